@@ -1,0 +1,353 @@
+-- Every table begins its primary key with workspace_id, so that all of it can be distributed by workspace.
+-- No triggers, sequences, enum types or advisory locks: decisions are made from returned rows.
+
+-- The one source of time. A test or demo database may replace it; the server refuses a replaced one elsewhere.
+create function holdfast.clock() returns timestamptz
+language sql volatile parallel safe
+as $$ select clock_timestamp() $$;
+
+-- policy_version grows with every change that an authorization must see. The row is share-locked by every
+-- granting transaction, so a change returns only after each grant that saw the old policy has ended.
+create table holdfast.workspaces (
+  workspace_id text not null,
+  policy_version bigint not null default 1,
+  create_time timestamptz not null,
+  constraint workspaces_pkey primary key (workspace_id),
+  constraint workspaces_id_check check (workspace_id ~ '^[a-z0-9]{1,32}$')
+);
+
+create table holdfast.operator_tokens (
+  workspace_id text not null,
+  operator_id text not null,
+  secret_sha256 bytea not null,
+  create_time timestamptz not null,
+  constraint operator_tokens_pkey primary key (workspace_id, operator_id),
+  constraint operator_tokens_workspace_fkey foreign key (workspace_id) references holdfast.workspaces (workspace_id),
+  constraint operator_tokens_id_check check (operator_id ~ '^[a-z0-9]{1,32}$'),
+  constraint operator_tokens_secret_check check (length(secret_sha256) = 32)
+);
+
+-- A null list pins nothing; an empty allowed_endpoints list denies every endpoint.
+create table holdfast.vault_keys (
+  workspace_id text not null,
+  vault_key_id text not null,
+  secret_sha256 bytea not null,
+  state text not null default 'ACTIVE',
+  vendor text not null,
+  allowed_endpoints text[] not null,
+  billing_periods text[],
+  purposes text[],
+  customers text[],
+  max_per_spend_micros bigint,
+  max_per_spend_currency text,
+  expire_time timestamptz,
+  create_time timestamptz not null,
+  revoke_time timestamptz,
+  constraint vault_keys_pkey primary key (workspace_id, vault_key_id),
+  constraint vault_keys_workspace_fkey foreign key (workspace_id) references holdfast.workspaces (workspace_id),
+  constraint vault_keys_id_check check (vault_key_id ~ '^[a-z0-9]{1,32}$'),
+  constraint vault_keys_secret_check check (length(secret_sha256) = 32),
+  constraint vault_keys_state_check check (state in ('ACTIVE', 'REVOKED')),
+  constraint vault_keys_vendor_check check (vendor ~ '^[a-z][a-z0-9_]{0,31}$'),
+  constraint vault_keys_max_check check (
+    (max_per_spend_micros is null) = (max_per_spend_currency is null)
+    and (max_per_spend_micros is null or max_per_spend_micros >= 0)
+  ),
+  constraint vault_keys_lists_check check (
+    cardinality(allowed_endpoints) <= 100 and coalesce(cardinality(billing_periods), 0) <= 100
+    and coalesce(cardinality(purposes), 0) <= 100 and coalesce(cardinality(customers), 0) <= 1000
+  )
+);
+
+-- Window, zone, scope and currency of a cap never change: its counters would mean something else.
+create table holdfast.caps (
+  workspace_id text not null,
+  cap_id text not null,
+  currency text not null,
+  limit_micros bigint not null,
+  max_per_spend_micros bigint,
+  cap_window text not null,
+  time_zone text not null,
+  scope_vault_key_id text,
+  scope_vendor text,
+  scope_endpoint text,
+  scope_customer_id text,
+  scope_purpose text,
+  per_customer boolean not null,
+  version bigint not null default 1,
+  create_time timestamptz not null,
+  update_time timestamptz not null,
+  constraint caps_pkey primary key (workspace_id, cap_id),
+  constraint caps_workspace_fkey foreign key (workspace_id) references holdfast.workspaces (workspace_id),
+  constraint caps_id_check check (cap_id ~ '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'),
+  constraint caps_currency_check check (currency ~ '^[a-z]{3}$'),
+  constraint caps_limit_check check (limit_micros between 0 and 1000000000000000000),
+  constraint caps_max_check check (max_per_spend_micros between 0 and 1000000000000000000),
+  constraint caps_window_check check (cap_window in ('LIFETIME', 'DAY', 'BILLING_PERIOD')),
+  constraint caps_time_zone_check check (length(time_zone) between 1 and 64)
+);
+
+-- One row per cap, window and subject (the customer of a per_customer cap, else ''). The row is locked while
+-- a grant is decided, and its totals are the only ones: nothing is ever summed up from other rows.
+create table holdfast.counters (
+  workspace_id text not null,
+  cap_id text not null,
+  window_label text not null,
+  subject text not null,
+  committed_micros bigint not null default 0,
+  held_micros bigint not null default 0,
+  constraint counters_pkey primary key (workspace_id, cap_id, window_label, subject),
+  constraint counters_cap_fkey foreign key (workspace_id, cap_id) references holdfast.caps (workspace_id, cap_id),
+  constraint counters_label_check check (length(window_label) <= 128),
+  constraint counters_subject_check check (length(subject) <= 128),
+  constraint counters_committed_check check (committed_micros >= 0),
+  constraint counters_held_check check (held_micros >= 0)
+) with (fillfactor = 70);
+
+-- One row per generation of a spend, for ever: it is the guard against a second charge. spend_key is the
+-- stable key of generation 1, so the primary key is the spend's identity.
+create table holdfast.authorizations (
+  workspace_id text not null,
+  spend_key text not null,
+  generation integer not null,
+  customer_id text not null,
+  billing_period text not null,
+  purpose text not null,
+  idempotency_key text not null,
+  vault_key_id text not null,
+  vendor text not null,
+  vendor_account text not null,
+  endpoint text not null,
+  currency text not null,
+  amount_micros bigint not null,
+  settlement text not null,
+  resend_safe_for interval,
+  state text not null,
+  attempt_id text not null,
+  -- What the holding attempt was told last; evidence NEVER_SENT needs false.
+  told_may_have_been_sent boolean not null,
+  body_fingerprint text not null,
+  grant_time timestamptz not null,
+  hold_expire_time timestamptz not null,
+  vendor_reference text,
+  bind_time timestamptz,
+  vendor_state text not null default '',
+  follow_until_time timestamptz,
+  committed_micros bigint,
+  committed_currency text,
+  commit_time timestamptz,
+  void_evidence text,
+  void_reason text,
+  void_time timestamptz,
+  lease text,
+  fencing_token bigint,
+  trace_id text not null default '',
+  constraint authorizations_pkey primary key (workspace_id, spend_key, generation),
+  constraint authorizations_workspace_fkey foreign key (workspace_id) references holdfast.workspaces (workspace_id),
+  constraint authorizations_spend_key_check check (spend_key ~ '^[0-9a-f]{32}$'),
+  constraint authorizations_idempotency_key_check check (idempotency_key ~ '^[0-9a-f]{32}$'),
+  constraint authorizations_generation_check check (generation >= 1),
+  constraint authorizations_identity_check check (
+    length(customer_id) between 1 and 128 and length(billing_period) between 1 and 128
+    and length(purpose) between 1 and 128
+    and position(':' in customer_id) = 0 and position(':' in billing_period) = 0
+  ),
+  constraint authorizations_amount_check check (amount_micros between 1 and 1000000000000000000),
+  constraint authorizations_settlement_check check (
+    settlement in ('TWO_STEP', 'RESEND_SAFE', 'SEND_ONCE')
+    and (settlement = 'RESEND_SAFE') = (resend_safe_for is not null)
+    and (resend_safe_for is null or resend_safe_for <= interval '23 hours')
+  ),
+  constraint authorizations_state_check check (
+    state in ('HELD', 'COMMITTED', 'VOIDED', 'IN_DOUBT')
+    and (state = 'COMMITTED') = (commit_time is not null)
+    and (state = 'COMMITTED') = (committed_micros is not null)
+    and (state = 'COMMITTED') = (committed_currency is not null)
+    and (state = 'VOIDED') = (void_time is not null)
+    and (state = 'VOIDED') = (void_evidence is not null)
+    and (state <> 'COMMITTED' or vendor_reference is not null)
+  ),
+  constraint authorizations_evidence_check check (
+    void_evidence in ('NEVER_SENT', 'VENDOR_REFUSED', 'TOMBSTONE', 'ABSENT_AFTER_QUARANTINE', 'OPERATOR', 'NEVER_BOUND')
+  ),
+  constraint authorizations_committed_check check (committed_micros >= 0),
+  constraint authorizations_lengths_check check (
+    length(attempt_id) = 32 and length(vendor) <= 32 and length(vendor_account) <= 128 and length(endpoint) <= 256
+    and length(body_fingerprint) <= 64 and length(vendor_reference) <= 255 and length(vendor_state) <= 64
+    and length(void_reason) <= 500 and length(lease) <= 128 and length(trace_id) <= 32
+  )
+) with (fillfactor = 85);
+
+-- The open holds, for the expiry sweep and for the exposure of a revoked key. Settled rows are not in it.
+create index authorizations_open_idx on holdfast.authorizations (workspace_id, hold_expire_time)
+  where state in ('HELD', 'IN_DOUBT');
+
+create index authorizations_grant_time_idx
+  on holdfast.authorizations (workspace_id, grant_time desc, spend_key, generation);
+
+create index authorizations_vendor_reference_idx
+  on holdfast.authorizations (workspace_id, vendor, vendor_account, vendor_reference)
+  where vendor_reference is not null;
+
+-- What one authorization takes from one cap, in the window in which it was granted.
+create table holdfast.holds (
+  workspace_id text not null,
+  spend_key text not null,
+  generation integer not null,
+  cap_id text not null,
+  window_label text not null,
+  subject text not null,
+  amount_micros bigint not null,
+  constraint holds_pkey primary key (workspace_id, spend_key, generation, cap_id),
+  constraint holds_authorization_fkey foreign key (workspace_id, spend_key, generation)
+    references holdfast.authorizations (workspace_id, spend_key, generation),
+  constraint holds_amount_check check (amount_micros > 0)
+);
+
+-- Which authorization a vendor's charge settles. One charge settles one authorization.
+create table holdfast.vendor_charges (
+  workspace_id text not null,
+  vendor text not null,
+  vendor_account text not null,
+  vendor_reference text not null,
+  spend_key text not null,
+  generation integer not null,
+  constraint vendor_charges_pkey primary key (workspace_id, vendor, vendor_account, vendor_reference)
+);
+
+-- A second truth: a charge that the state of its authorization does not allow. It is counted, never dropped.
+create table holdfast.contradictions (
+  workspace_id text not null,
+  spend_key text not null,
+  generation integer not null,
+  vendor text not null,
+  vendor_account text not null,
+  vendor_reference text not null,
+  kind text not null,
+  amount_micros bigint not null,
+  currency text not null,
+  counted_micros bigint not null,
+  attempt_id text not null,
+  create_time timestamptz not null,
+  constraint contradictions_pkey primary key
+    (workspace_id, vendor, vendor_account, vendor_reference, spend_key, generation),
+  constraint contradictions_kind_check check (
+    kind in ('COMMIT_AFTER_VOID', 'OTHER_REFERENCE', 'OTHER_AMOUNT', 'REFERENCE_OF_ANOTHER_SPEND')
+  ),
+  constraint contradictions_amount_check check (amount_micros >= 0 and counted_micros >= 0)
+);
+
+-- Never deleted: the fencing token must grow for ever.
+create table holdfast.billing_leases (
+  workspace_id text not null,
+  lease text not null,
+  billing_period text not null,
+  holder_id text not null,
+  fencing_token bigint not null,
+  expire_time timestamptz not null,
+  completed boolean not null default false,
+  create_time timestamptz not null,
+  constraint billing_leases_pkey primary key (workspace_id, lease, billing_period),
+  constraint billing_leases_workspace_fkey foreign key (workspace_id) references holdfast.workspaces (workspace_id),
+  constraint billing_leases_lengths_check check (
+    length(lease) between 1 and 128 and length(billing_period) between 1 and 128 and length(holder_id) between 1 and 128
+  ),
+  constraint billing_leases_token_check check (fencing_token >= 0)
+);
+
+-- Append-only. The position (xid, n) is safe to page by: a reader that stops at pg_snapshot_xmin misses nothing.
+create table holdfast.audit_events (
+  workspace_id text not null,
+  xid xid8 not null,
+  n integer not null,
+  event_time timestamptz not null,
+  kind text not null,
+  actor_kind text not null,
+  actor_id text not null,
+  spend_key text,
+  generation integer,
+  customer_id text,
+  billing_period text,
+  purpose text,
+  attempt_id text,
+  currency text,
+  amount_micros bigint,
+  disposition text,
+  reason text,
+  trace_id text not null default '',
+  detail jsonb not null default '{}',
+  constraint audit_events_pkey primary key (workspace_id, xid, n),
+  constraint audit_events_kind_check check (length(kind) between 1 and 64),
+  constraint audit_events_actor_check check (
+    actor_kind in ('vault_key', 'operator', 'server') and length(actor_id) <= 128
+  )
+);
+
+create index audit_events_spend_idx on holdfast.audit_events (workspace_id, spend_key) where spend_key is not null;
+
+-- Appends one event with the next free position of this transaction.
+create function holdfast.append_audit(
+  p_workspace text, p_time timestamptz, p_kind text, p_actor_kind text, p_actor_id text, p_trace_id text,
+  p_detail jsonb, p_authorization holdfast.authorizations default null, p_disposition text default null,
+  p_reason text default null
+) returns void
+language sql volatile
+as $$
+  insert into holdfast.audit_events (
+    workspace_id, xid, n, event_time, kind, actor_kind, actor_id, spend_key, generation, customer_id, billing_period,
+    purpose, attempt_id, currency, amount_micros, disposition, reason, trace_id, detail
+  )
+  select p_workspace, pg_current_xact_id(),
+    coalesce((
+      select max(e.n) + 1 from holdfast.audit_events e
+      where e.workspace_id = p_workspace and e.xid = pg_current_xact_id()
+    ), 0),
+    p_time, p_kind, p_actor_kind, p_actor_id, p_authorization.spend_key, p_authorization.generation,
+    p_authorization.customer_id, p_authorization.billing_period, p_authorization.purpose, p_authorization.attempt_id,
+    p_authorization.currency, p_authorization.amount_micros, p_disposition, p_reason, p_trace_id, p_detail
+$$;
+
+-- The vendor key of one generation. Generation 1 is the formula that callers in other languages use.
+create function holdfast.idempotency_key(p_customer text, p_period text, p_purpose text, p_generation integer)
+returns text
+language sql immutable parallel safe
+as $$
+  select left(encode(sha256(convert_to(
+    p_customer || ':' || p_period || ':' || p_purpose
+      || case when p_generation = 1 then '' else chr(10) || 'g' || p_generation end, 'UTF8')), 'hex'), 32)
+$$;
+
+-- Whether a policy's template allows an endpoint: same method, same number of segments, each equal or matched
+-- by a segment that begins with ':'. Whole segments only, so '/v1/charges' never allows '/v1/charges/x'.
+create function holdfast.endpoint_allowed(p_templates text[], p_endpoint text) returns boolean
+language sql immutable parallel safe
+as $$
+  select p_endpoint = any (p_templates) or exists (
+    select from unnest(p_templates) as t (template)
+    where position(':' in template) > 0
+      and cardinality(string_to_array(template, '/')) = cardinality(string_to_array(p_endpoint, '/'))
+      and not exists (
+        select from unnest(string_to_array(template, '/'), string_to_array(p_endpoint, '/')) as s (wanted, given)
+        where wanted <> given and (not starts_with(wanted, ':') or given = '')
+      )
+  )
+$$;
+
+-- The label of the window that contains an instant.
+create function holdfast.window_label(p_window text, p_time_zone text, p_billing_period text, p_now timestamptz)
+returns text
+language sql stable parallel safe
+as $$
+  select case p_window
+    when 'LIFETIME' then ''
+    when 'DAY' then to_char(p_now at time zone p_time_zone, 'YYYY-MM-DD')
+    when 'BILLING_PERIOD' then p_billing_period
+  end
+$$;
+
+-- The first instant after a window, null where it has no end.
+create function holdfast.window_end(p_window text, p_time_zone text, p_label text) returns timestamptz
+language sql stable parallel safe
+as $$
+  select case when p_window = 'DAY' then (p_label::date + 1)::timestamp at time zone p_time_zone end
+$$;

@@ -1,0 +1,495 @@
+-- Judges a batch of requests of one workspace in arrival order and writes everything that follows, in the
+-- caller's single statement: one round trip, one commit.
+--
+-- Locks, always in this order, so that no two batches can wait for each other:
+--   workspace, vault keys, billing leases (share) -> claims of new spends -> generation 1 of known spends
+--   -> later generations -> counters, each sorted by key.
+-- What is read is locked: a revoke, a new cap or a lease takeover returns only after every grant that saw the
+-- old state has ended. Each statement below has a snapshot of its own, so what a lock waited for is seen.
+create function holdfast.authorize_batch(p_workspace text, p_requests jsonb)
+returns table (
+  ord integer, disposition text, error_reason text, differing_fields text[], visible boolean,
+  may_have_been_sent boolean, retry_after_ms bigint, failed_generation integer,
+  rule text, cap_id text, window_label text, window_end timestamptz, limit_micros bigint, committed_micros bigint,
+  held_micros bigint, cap_currency text, authorization_row holdfast.authorizations
+)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  v_now timestamptz;
+  v_denied text[];
+  v_claimed text[];
+  -- The locked counters, one array per column; v_add is what this batch takes from each.
+  v_caps text[]; v_labels text[]; v_subjects text[];
+  v_limits bigint[]; v_max bigint[]; v_currencies text[]; v_windows text[]; v_zones text[];
+  v_committed bigint[]; v_held bigint[]; v_add bigint[];
+  -- The decisions, by request.
+  d_disposition text[] := '{}'; d_error text[] := '{}'; d_fields text[] := '{}'; d_visible boolean[] := '{}';
+  d_sent boolean[] := '{}'; d_retry_ms bigint[] := '{}'; d_failed integer[] := '{}';
+  d_rule text[] := '{}'; d_counter integer[] := '{}'; d_used_committed bigint[] := '{}'; d_used_held bigint[] := '{}';
+  d_key text[] := '{}'; d_generation integer[] := '{}'; d_kind text[] := '{}';
+  d_detail jsonb[] := '{}';
+  -- The holds to write.
+  h_key text[] := '{}'; h_generation integer[] := '{}'; h_counter integer[] := '{}'; h_amount bigint[] := '{}';
+  r record;
+  a holdfast.authorizations;
+  v_fields text[];
+  v_claim boolean;
+  v_running boolean;
+  v_followed boolean;
+  v_start integer;
+  v_fenced boolean;
+  v_counter integer;
+  v_rule text;
+  v_figures jsonb;
+begin
+  perform from holdfast.workspaces w where w.workspace_id = p_workspace for share;
+  if not found then
+    raise exception 'workspace % does not exist', p_workspace using errcode = 'no_data_found';
+  end if;
+  perform from holdfast.vault_keys k
+    where k.workspace_id = p_workspace
+      and k.vault_key_id in (select x.vault_key_id from jsonb_to_recordset(p_requests) as x (vault_key_id text))
+    order by k.vault_key_id for share;
+  perform from holdfast.billing_leases l
+    where l.workspace_id = p_workspace
+      and (l.lease, l.billing_period) in (
+        select x.lease, x.lease_period from jsonb_to_recordset(p_requests) as x (lease text, lease_period text)
+        where x.lease is not null
+      )
+    order by l.lease, l.billing_period for share;
+
+  -- One reading for the whole batch, taken after the policy is locked: an expired key cannot slip through a wait.
+  v_now := holdfast.clock();
+
+  select coalesce(array_agg(
+    case
+      when k.vault_key_id is null or k.state <> 'ACTIVE' then 'VAULT_KEY_REVOKED'
+      when k.expire_time <= v_now then 'VAULT_KEY_EXPIRED'
+      when k.vendor <> x.vendor then 'VENDOR'
+      when not holdfast.endpoint_allowed(k.allowed_endpoints, x.endpoint) then 'ENDPOINT'
+      when x.billing_period <> all (k.billing_periods) then 'BILLING_PERIOD'
+      when x.purpose <> all (k.purposes) then 'PURPOSE'
+      when x.customer_id <> all (k.customers) then 'CUSTOMER'
+      when k.max_per_spend_currency <> x.currency then 'CURRENCY'
+      when x.amount_micros > k.max_per_spend_micros then 'MAX_PER_SPEND'
+    end order by x.ord), '{}')
+  into v_denied
+  from jsonb_to_recordset(p_requests) as x (
+    ord integer, vault_key_id text, vendor text, endpoint text, billing_period text, purpose text, customer_id text,
+    currency text, amount_micros bigint
+  )
+  left join holdfast.vault_keys k on k.workspace_id = p_workspace and k.vault_key_id = x.vault_key_id;
+
+  -- Claim the spends that may be new. A claim is the finished row of a grant; a denial deletes it again.
+  with claims as (
+    insert into holdfast.authorizations (
+      workspace_id, spend_key, generation, customer_id, billing_period, purpose, idempotency_key, vault_key_id, vendor,
+      vendor_account, endpoint, currency, amount_micros, settlement, resend_safe_for, state, attempt_id,
+      told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time, lease, fencing_token, trace_id
+    )
+    select p_workspace, c.spend_key, 1, c.customer_id, c.billing_period, c.purpose, c.spend_key, c.vault_key_id,
+      c.vendor, c.vendor_account, c.endpoint, c.currency, c.amount_micros, c.settlement, c.resend_safe_for, 'HELD',
+      c.attempt_id, false, c.body_fingerprint, v_now, v_now + c.hold_for, c.lease, c.fencing_token, c.trace_id
+    from (
+      select distinct on (x.spend_key) x.*
+      from jsonb_to_recordset(p_requests) as x (
+        ord integer, spend_key text, customer_id text, billing_period text, purpose text, vault_key_id text,
+        vendor text, vendor_account text, endpoint text, currency text, amount_micros bigint, settlement text,
+        resend_safe_for interval, attempt_id text, body_fingerprint text, hold_for interval, lease text,
+        fencing_token bigint, trace_id text, retry_after_generation integer
+      )
+      where v_denied[x.ord] is null
+      order by x.spend_key, x.ord
+    ) c
+    where c.retry_after_generation = 0
+    order by c.spend_key
+    on conflict (workspace_id, spend_key, generation) do nothing
+    returning spend_key
+  )
+  select coalesce(array_agg(c.spend_key), '{}') into v_claimed from claims c;
+
+  -- Generation 1 is the mutex of its spend: with it locked, no other batch can add a generation.
+  perform from holdfast.authorizations t
+    where t.workspace_id = p_workspace and t.generation = 1
+      and t.spend_key in (select x.spend_key from jsonb_to_recordset(p_requests) as x (spend_key text))
+    order by t.spend_key for update;
+  perform from holdfast.authorizations t
+    where t.workspace_id = p_workspace and t.generation > 1
+      and t.spend_key in (select x.spend_key from jsonb_to_recordset(p_requests) as x (spend_key text))
+      and t.state in ('HELD', 'IN_DOUBT')
+    order by t.generation, t.spend_key for update;
+
+  -- Every counter that a request draws on must exist before it can be locked.
+  insert into holdfast.counters (workspace_id, cap_id, window_label, subject)
+    select distinct p_workspace, m.cap_id, m.label, m.subject
+    from holdfast.matching_caps(p_workspace, p_requests, v_now) m
+    where v_denied[m.ord] is null
+    order by m.cap_id, m.label, m.subject
+    on conflict (workspace_id, cap_id, window_label, subject) do nothing;
+
+  select coalesce(array_agg(k.cap_id), '{}'), coalesce(array_agg(k.window_label), '{}'),
+    coalesce(array_agg(k.subject), '{}'), coalesce(array_agg(k.limit_micros), '{}'),
+    coalesce(array_agg(k.max_per_spend_micros), '{}'), coalesce(array_agg(k.currency), '{}'),
+    coalesce(array_agg(k.cap_window), '{}'), coalesce(array_agg(k.time_zone), '{}'),
+    coalesce(array_agg(k.committed_micros), '{}'), coalesce(array_agg(k.held_micros), '{}'),
+    coalesce(array_agg(0::bigint), '{}')
+  into v_caps, v_labels, v_subjects, v_limits, v_max, v_currencies, v_windows, v_zones, v_committed, v_held, v_add
+  from (
+    select n.cap_id, n.window_label, n.subject, n.committed_micros, n.held_micros, c.limit_micros,
+      c.max_per_spend_micros, c.currency, c.cap_window, c.time_zone
+    from holdfast.counters n
+    join holdfast.caps c on c.workspace_id = n.workspace_id and c.cap_id = n.cap_id
+    where n.workspace_id = p_workspace
+      and (n.cap_id, n.window_label, n.subject) in (
+        select m.cap_id, m.label, m.subject from holdfast.matching_caps(p_workspace, p_requests, v_now) m
+        where v_denied[m.ord] is null
+        union
+        -- What an expired, never bound generation would give back.
+        select h.cap_id, h.window_label, h.subject
+        from jsonb_to_recordset(p_requests) as x (spend_key text)
+        join holdfast.authorizations t on t.workspace_id = p_workspace and t.spend_key = x.spend_key
+          and t.state in ('HELD', 'IN_DOUBT') and t.settlement = 'TWO_STEP' and t.vendor_reference is null
+        join holdfast.holds h on h.workspace_id = p_workspace and h.spend_key = t.spend_key
+          and h.generation = t.generation
+      )
+    order by n.cap_id, n.window_label, n.subject
+    for update of n
+  ) k;
+
+  for r in
+    select x.*, m.counters, m.unpinned
+    from jsonb_to_recordset(p_requests) as x (
+      ord integer, spend_key text, customer_id text, billing_period text, purpose text, vault_key_id text,
+      vendor text, vendor_account text, endpoint text, currency text, amount_micros bigint, settlement text,
+      resend_safe_for interval, attempt_id text, body_fingerprint text, hold_for interval, lease text,
+      lease_period text, holder_id text, fencing_token bigint, trace_id text, retry_after_generation integer
+    )
+    left join (
+      select mc.ord, array_agg(k.i order by mc.cap_id) as counters, array_agg(mc.unpinned order by mc.cap_id) as unpinned
+      from holdfast.matching_caps(p_workspace, p_requests, v_now) mc
+      join unnest(v_caps, v_labels, v_subjects) with ordinality as k (cap_id, label, subject, i)
+        on k.cap_id = mc.cap_id and k.label = mc.label and k.subject = mc.subject
+      group by mc.ord
+    ) m on m.ord = x.ord
+    order by x.ord
+  loop
+    d_error[r.ord] := null; d_fields[r.ord] := ''; d_visible[r.ord] := false; d_sent[r.ord] := false;
+    d_retry_ms[r.ord] := null; d_failed[r.ord] := null; d_rule[r.ord] := null; d_counter[r.ord] := null;
+    d_used_committed[r.ord] := null; d_used_held[r.ord] := null;
+    d_key[r.ord] := r.spend_key; d_generation[r.ord] := null; d_detail[r.ord] := '{}';
+    d_kind[r.ord] := 'spend.answered';
+    v_start := null;
+
+    if v_denied[r.ord] is not null then
+      d_disposition[r.ord] := 'DENIED';
+      d_rule[r.ord] := v_denied[r.ord];
+      continue;
+    end if;
+
+    v_claim := r.spend_key = any (v_claimed);
+    if v_claim then
+      -- The first request of the spend in this batch judges the claim; later ones find the row it left.
+      v_claimed := array_remove(v_claimed, r.spend_key);
+      v_start := 1;
+    else
+      select t.* into a from holdfast.authorizations t
+        where t.workspace_id = p_workspace and t.spend_key = r.spend_key
+        order by t.generation desc limit 1;
+      if not found then
+        a := null;
+        v_start := 1;
+      elsif (a.customer_id, a.billing_period, a.purpose) <> (r.customer_id, r.billing_period, r.purpose) then
+        raise exception 'two spends share the key %', r.spend_key using errcode = 'data_corrupted';
+      end if;
+    end if;
+    v_running := v_start is null and a.state = 'HELD' and a.hold_expire_time > v_now;
+    v_followed := v_start is null and a.state in ('HELD', 'IN_DOUBT') and a.vendor_state <> ''
+      and a.follow_until_time > v_now;
+
+    if v_start is null then
+      d_generation[r.ord] := a.generation;
+      d_visible[r.ord] := a.vault_key_id = r.vault_key_id;
+      v_fields := array_remove(array[
+        case when a.amount_micros <> r.amount_micros then 'spend.amount.amount' end,
+        case when a.currency <> r.currency then 'spend.amount.currency' end,
+        case when a.vendor <> r.vendor then 'vendor' end,
+        case when a.vendor_account <> r.vendor_account then 'vendor_account' end,
+        case when a.endpoint <> r.endpoint then 'endpoint' end,
+        case when a.settlement <> r.settlement then 'settlement' end,
+        case when a.resend_safe_for is distinct from r.resend_safe_for then 'resend_safe_for' end
+      ], null);
+      if a.state = 'COMMITTED' then
+        d_disposition[r.ord] := 'ALREADY_COMMITTED';
+        if d_visible[r.ord] then d_fields[r.ord] := array_to_string(v_fields, ','); end if;
+        continue;
+      end if;
+      if a.state in ('HELD', 'IN_DOUBT') and not d_visible[r.ord] then
+        -- Another vault key's spend: the disposition and nothing more, and no takeover.
+        if v_running or v_followed then
+          d_disposition[r.ord] := 'IN_PROGRESS';
+          d_retry_ms[r.ord] := 1000;
+          continue;
+        elsif a.settlement <> 'TWO_STEP' or a.vendor_reference is not null then
+          d_disposition[r.ord] := 'IN_DOUBT';
+          continue;
+        end if;
+      elsif a.state in ('HELD', 'IN_DOUBT') and cardinality(v_fields) > 0 then
+        d_error[r.ord] := 'SPEND_MISMATCH';
+        d_fields[r.ord] := array_to_string(v_fields, ',');
+        continue;
+      end if;
+    end if;
+
+    v_fenced := r.lease is null or exists (
+      select from holdfast.billing_leases l
+      where l.workspace_id = p_workspace and l.lease = r.lease and l.billing_period = r.lease_period
+        and l.holder_id = r.holder_id and l.fencing_token = r.fencing_token
+        and l.expire_time > v_now and not l.completed
+    );
+    if not v_fenced then
+      d_disposition[r.ord] := 'DENIED';
+      d_rule[r.ord] := 'FENCING_TOKEN';
+      d_visible[r.ord] := false;
+      if v_claim then
+        delete from holdfast.authorizations t
+          where t.workspace_id = p_workspace and t.spend_key = r.spend_key and t.generation = 1;
+      end if;
+      continue;
+    end if;
+
+    if v_start is null and a.state in ('HELD', 'IN_DOUBT') then
+      if v_followed then
+        d_disposition[r.ord] := 'IN_PROGRESS';
+        d_retry_ms[r.ord] := 5000;
+        continue;
+      end if;
+      if v_running then
+        if a.attempt_id = r.attempt_id then
+          d_disposition[r.ord] := 'GRANTED';
+          d_sent[r.ord] := true;
+          d_kind[r.ord] := 'spend.answered_again';
+          update holdfast.authorizations t set told_may_have_been_sent = true
+            where t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation
+              and not t.told_may_have_been_sent;
+        else
+          d_disposition[r.ord] := 'IN_PROGRESS';
+          d_retry_ms[r.ord] := least(1000, ceil(extract(epoch from a.hold_expire_time - v_now) * 1000)::bigint);
+        end if;
+        continue;
+      end if;
+      if a.settlement = 'TWO_STEP' and a.vendor_reference is null and (
+        not d_visible[r.ord]
+        or (a.body_fingerprint <> r.body_fingerprint and a.body_fingerprint <> '' and r.body_fingerprint <> '')
+      ) then
+        -- Never bound, so nothing can have been confirmed: our own row is the proof, and its late bind will fail.
+        perform holdfast.void_authorization(
+          a, v_now, 'NEVER_BOUND', 'replaced by a new generation', 'server', 'authorize', r.trace_id);
+        -- The counters changed under the arrays: read what the void gave back. What this batch takes is not in
+        -- the rows yet.
+        for i in 1 .. cardinality(v_caps) loop
+          select n.held_micros + v_add[i] into v_held[i] from holdfast.counters n
+            where n.workspace_id = p_workspace and n.cap_id = v_caps[i] and n.window_label = v_labels[i]
+              and n.subject = v_subjects[i];
+        end loop;
+        v_start := a.generation + 1;
+      elsif a.settlement = 'TWO_STEP' or (
+        a.settlement = 'RESEND_SAFE' and v_now < a.grant_time + a.resend_safe_for
+        and (a.body_fingerprint = r.body_fingerprint or a.body_fingerprint = '' or r.body_fingerprint = '')
+      ) then
+        update holdfast.authorizations t set
+            state = 'HELD', attempt_id = r.attempt_id, told_may_have_been_sent = true,
+            hold_expire_time = v_now + r.hold_for, vendor_state = '', follow_until_time = null,
+            lease = r.lease, fencing_token = r.fencing_token
+          where t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;
+        d_disposition[r.ord] := 'GRANTED';
+        d_sent[r.ord] := true;
+        d_kind[r.ord] := 'spend.taken_over';
+        d_detail[r.ord] := jsonb_build_object('previous_attempt_id', a.attempt_id, 'previous_state', a.state);
+        continue;
+      else
+        d_disposition[r.ord] := 'IN_DOUBT';
+        if a.settlement = 'RESEND_SAFE' and v_now < a.grant_time + a.resend_safe_for then
+          d_fields[r.ord] := 'body_fingerprint';
+        end if;
+        if a.state = 'HELD' then
+          update holdfast.authorizations t set state = 'IN_DOUBT', vendor_state = '', follow_until_time = null
+            where t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;
+          d_kind[r.ord] := 'spend.in_doubt';
+        end if;
+        continue;
+      end if;
+    elsif v_start is null then
+      -- VOIDED: nothing was sent or confirmed -> again at once; refused by the vendor -> only when asked for.
+      if a.void_evidence in ('NEVER_SENT', 'NEVER_BOUND') or r.retry_after_generation = a.generation then
+        v_start := a.generation + 1;
+      else
+        d_disposition[r.ord] := 'ALREADY_FAILED';
+        d_failed[r.ord] := a.generation;
+        continue;
+      end if;
+    elsif a is null and not v_claim and r.retry_after_generation > 0 then
+      d_error[r.ord] := 'GENERATION_NOT_FOUND';
+      continue;
+    end if;
+
+    -- A new generation: every cap that matches must have room, all or nothing.
+    d_generation[r.ord] := null;
+    v_rule := null;
+    v_counter := null;
+    for i in 1 .. coalesce(cardinality(r.counters), 0) loop
+      v_counter := r.counters[i];
+      v_rule := case
+        when r.unpinned[i] then 'BILLING_PERIOD_NOT_PINNED'
+        when v_currencies[v_counter] <> r.currency then 'CURRENCY'
+        when r.amount_micros > v_max[v_counter] then 'MAX_PER_SPEND'
+        when r.amount_micros > v_limits[v_counter] - v_committed[v_counter] - v_held[v_counter] then 'CAP_HEADROOM'
+      end;
+      exit when v_rule is not null;
+    end loop;
+    if v_rule is not null then
+      d_disposition[r.ord] := 'DENIED';
+      d_visible[r.ord] := false;
+      d_rule[r.ord] := v_rule;
+      d_counter[r.ord] := v_counter;
+      d_used_committed[r.ord] := v_committed[v_counter];
+      d_used_held[r.ord] := v_held[v_counter];
+      if v_claim then
+        delete from holdfast.authorizations t
+          where t.workspace_id = p_workspace and t.spend_key = r.spend_key and t.generation = 1;
+      end if;
+      continue;
+    end if;
+
+    if not v_claim then
+      insert into holdfast.authorizations (
+        workspace_id, spend_key, generation, customer_id, billing_period, purpose, idempotency_key, vault_key_id,
+        vendor, vendor_account, endpoint, currency, amount_micros, settlement, resend_safe_for, state, attempt_id,
+        told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time, lease, fencing_token, trace_id
+      ) values (
+        p_workspace, r.spend_key, v_start, r.customer_id, r.billing_period, r.purpose,
+        holdfast.idempotency_key(r.customer_id, r.billing_period, r.purpose, v_start), r.vault_key_id, r.vendor,
+        r.vendor_account, r.endpoint, r.currency, r.amount_micros, r.settlement, r.resend_safe_for, 'HELD',
+        r.attempt_id, false, r.body_fingerprint, v_now, v_now + r.hold_for, r.lease, r.fencing_token, r.trace_id
+      );
+    end if;
+    v_figures := '[]';
+    for i in 1 .. coalesce(cardinality(r.counters), 0) loop
+      v_counter := r.counters[i];
+      v_held[v_counter] := v_held[v_counter] + r.amount_micros;
+      v_add[v_counter] := v_add[v_counter] + r.amount_micros;
+      h_key := h_key || r.spend_key;
+      h_generation := h_generation || v_start;
+      h_counter := h_counter || v_counter;
+      h_amount := h_amount || r.amount_micros;
+      v_figures := v_figures || jsonb_build_object(
+        'cap', v_caps[v_counter], 'window', v_labels[v_counter], 'limit_micros', v_limits[v_counter],
+        'committed_micros', v_committed[v_counter], 'held_micros', v_held[v_counter]);
+    end loop;
+    d_disposition[r.ord] := 'GRANTED';
+    d_kind[r.ord] := 'spend.granted';
+    d_visible[r.ord] := true;
+    d_generation[r.ord] := v_start;
+    d_detail[r.ord] := jsonb_build_object('caps', v_figures);
+  end loop;
+
+  update holdfast.counters n set held_micros = n.held_micros + k.amount
+    from unnest(v_caps, v_labels, v_subjects, v_add) as k (cap_id, label, subject, amount)
+    where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.label and n.subject = k.subject
+      and k.amount > 0;
+
+  insert into holdfast.holds (workspace_id, spend_key, generation, cap_id, window_label, subject, amount_micros)
+    select p_workspace, h.key, h.generation, v_caps[h.counter], v_labels[h.counter], v_subjects[h.counter], h.amount
+    from unnest(h_key, h_generation, h_counter, h_amount) as h (key, generation, counter, amount);
+
+  insert into holdfast.audit_events (
+    workspace_id, xid, n, event_time, kind, actor_kind, actor_id, spend_key, generation, customer_id, billing_period,
+    purpose, attempt_id, currency, amount_micros, disposition, reason, trace_id, detail
+  )
+  select p_workspace, pg_current_xact_id(),
+    coalesce((
+      select max(e.n) + 1 from holdfast.audit_events e
+      where e.workspace_id = p_workspace and e.xid = pg_current_xact_id()
+    ), 0) + (row_number() over (order by x.ord))::integer - 1,
+    v_now, d_kind[x.ord], 'vault_key', x.vault_key_id, x.spend_key, d_generation[x.ord], x.customer_id,
+    x.billing_period, x.purpose, x.attempt_id, x.currency, x.amount_micros,
+    coalesce(d_disposition[x.ord], 'REFUSED'), coalesce(d_rule[x.ord], d_error[x.ord]), x.trace_id,
+    d_detail[x.ord]
+      || case when d_fields[x.ord] <> '' then jsonb_build_object('differing_fields', d_fields[x.ord]) else '{}' end
+      || case when d_counter[x.ord] is not null then jsonb_build_object(
+           'cap', v_caps[d_counter[x.ord]], 'window', v_labels[d_counter[x.ord]],
+           'limit_micros', v_limits[d_counter[x.ord]], 'committed_micros', d_used_committed[x.ord],
+           'held_micros', d_used_held[x.ord]) else '{}' end
+      || case when x.lease is not null then jsonb_build_object(
+           'lease', x.lease, 'lease_period', x.lease_period, 'fencing_token', x.fencing_token) else '{}' end
+  from jsonb_to_recordset(p_requests) as x (
+    ord integer, vault_key_id text, spend_key text, customer_id text, billing_period text, purpose text,
+    attempt_id text, currency text, amount_micros bigint, trace_id text, lease text, lease_period text,
+    fencing_token bigint
+  );
+
+  return query
+    select d.ord::integer, d_disposition[d.ord], d_error[d.ord],
+      case when d_fields[d.ord] = '' then '{}'::text[] else string_to_array(d_fields[d.ord], ',') end,
+      d_visible[d.ord], d_sent[d.ord], d_retry_ms[d.ord], d_failed[d.ord], d_rule[d.ord],
+      v_caps[d_counter[d.ord]], v_labels[d_counter[d.ord]],
+      holdfast.window_end(v_windows[d_counter[d.ord]], v_zones[d_counter[d.ord]], v_labels[d_counter[d.ord]]),
+      v_limits[d_counter[d.ord]], d_used_committed[d.ord], d_used_held[d.ord], v_currencies[d_counter[d.ord]],
+      t
+    from unnest(d_key, d_generation) with ordinality as d (key, generation, ord)
+    left join holdfast.authorizations t
+      on t.workspace_id = p_workspace and t.spend_key = d.key and t.generation = d.generation
+    order by d.ord;
+end
+$$;
+
+-- Which counters each request of a batch draws on: every cap of which all set scope fields match. A
+-- BILLING_PERIOD cap is marked unpinned for a key that does not pin its periods: its caller could invent one.
+create function holdfast.matching_caps(p_workspace text, p_requests jsonb, p_now timestamptz)
+returns table (ord integer, cap_id text, label text, subject text, unpinned boolean)
+language sql stable
+as $$
+  select x.ord, c.cap_id, holdfast.window_label(c.cap_window, c.time_zone, x.billing_period, p_now),
+    case when c.per_customer then x.customer_id else '' end,
+    c.cap_window = 'BILLING_PERIOD' and k.billing_periods is null
+  from jsonb_to_recordset(p_requests) as x (
+    ord integer, vault_key_id text, vendor text, endpoint text, customer_id text, billing_period text, purpose text
+  )
+  join holdfast.vault_keys k on k.workspace_id = p_workspace and k.vault_key_id = x.vault_key_id
+  join holdfast.caps c on c.workspace_id = p_workspace
+    and (c.scope_vault_key_id is null or c.scope_vault_key_id = x.vault_key_id)
+    and (c.scope_vendor is null or c.scope_vendor = x.vendor)
+    and (c.scope_endpoint is null or holdfast.endpoint_allowed(array[c.scope_endpoint], x.endpoint))
+    and (c.scope_customer_id is null or c.scope_customer_id = x.customer_id)
+    and (c.scope_purpose is null or c.scope_purpose = x.purpose)
+$$;
+
+-- Voids one locked, open authorization and gives its headroom back.
+create function holdfast.void_authorization(
+  p_row holdfast.authorizations, p_now timestamptz, p_evidence text, p_reason text, p_actor_kind text,
+  p_actor_id text, p_trace_id text
+) returns void
+language plpgsql volatile
+as $$
+begin
+  perform from holdfast.counters n
+    where n.workspace_id = p_row.workspace_id and (n.cap_id, n.window_label, n.subject) in (
+      select h.cap_id, h.window_label, h.subject from holdfast.holds h
+      where h.workspace_id = p_row.workspace_id and h.spend_key = p_row.spend_key and h.generation = p_row.generation
+    )
+    order by n.cap_id, n.window_label, n.subject for update;
+  update holdfast.counters n set held_micros = n.held_micros - h.amount_micros
+    from holdfast.holds h
+    where h.workspace_id = p_row.workspace_id and h.spend_key = p_row.spend_key and h.generation = p_row.generation
+      and n.workspace_id = h.workspace_id and n.cap_id = h.cap_id and n.window_label = h.window_label
+      and n.subject = h.subject;
+  update holdfast.authorizations t set
+      state = 'VOIDED', void_evidence = p_evidence, void_reason = p_reason, void_time = p_now, vendor_state = '',
+      follow_until_time = null
+    where t.workspace_id = p_row.workspace_id and t.spend_key = p_row.spend_key and t.generation = p_row.generation;
+  perform holdfast.append_audit(
+    p_row.workspace_id, p_now, 'spend.voided', p_actor_kind, p_actor_id, p_trace_id,
+    jsonb_build_object('evidence', p_evidence, 'note', p_reason), p_row, null, p_evidence);
+end
+$$;

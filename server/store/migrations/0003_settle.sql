@@ -1,0 +1,371 @@
+-- Settles a batch of authorizations of one workspace at what was really charged. The truth is recorded, also
+-- above the hold and above the cap; a second truth becomes a contradiction, which is counted and never dropped.
+--
+-- Locks: authorizations by (generation, spend key) -> vendor charges -> counters, each sorted.
+create function holdfast.commit_batch(p_workspace text, p_requests jsonb)
+returns table (
+  ord integer, error_reason text, over_committed boolean, authorization_row holdfast.authorizations
+)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  v_now timestamptz;
+  r record;
+  a holdfast.authorizations;
+  v_error text;
+  v_kind text;
+  v_counted bigint;
+  v_before bigint;
+  d_error text[] := '{}'; d_over boolean[] := '{}'; d_key text[] := '{}'; d_generation integer[] := '{}';
+  -- What to move on the counters: a settled hold leaves held, an amount enters committed.
+  s_key text[] := '{}'; s_generation integer[] := '{}'; s_settles boolean[] := '{}'; s_amount bigint[] := '{}';
+begin
+  perform from holdfast.authorizations t
+    where t.workspace_id = p_workspace and (t.spend_key, t.generation) in (
+      select x.spend_key, x.generation from jsonb_to_recordset(p_requests) as x (spend_key text, generation integer)
+    )
+    order by t.generation, t.spend_key for update;
+  v_now := holdfast.clock();
+
+  insert into holdfast.vendor_charges (
+    workspace_id, vendor, vendor_account, vendor_reference, spend_key, generation
+  )
+  select p_workspace, c.vendor, c.vendor_account, c.vendor_reference, c.spend_key, c.generation
+  from (
+    select distinct on (t.vendor, t.vendor_account, x.vendor_reference)
+      t.vendor, t.vendor_account, x.vendor_reference, t.spend_key, t.generation
+    from jsonb_to_recordset(p_requests) as x (
+      ord integer, spend_key text, generation integer, vendor_reference text, actor_kind text, actor_id text
+    )
+    join holdfast.authorizations t on t.workspace_id = p_workspace and t.spend_key = x.spend_key
+      and t.generation = x.generation
+    where t.state in ('HELD', 'IN_DOUBT')
+      and (t.vendor_reference is null or t.vendor_reference = x.vendor_reference)
+      and (x.actor_kind <> 'vault_key' or x.actor_id = t.vault_key_id)
+    order by t.vendor, t.vendor_account, x.vendor_reference, x.ord
+  ) c
+  on conflict (workspace_id, vendor, vendor_account, vendor_reference) do nothing;
+
+  perform from holdfast.counters n
+    where n.workspace_id = p_workspace and (n.cap_id, n.window_label, n.subject) in (
+      select h.cap_id, h.window_label, h.subject
+      from jsonb_to_recordset(p_requests) as x (spend_key text, generation integer)
+      join holdfast.holds h on h.workspace_id = p_workspace and h.spend_key = x.spend_key
+        and h.generation = x.generation
+    )
+    order by n.cap_id, n.window_label, n.subject for update;
+
+  for r in
+    select x.* from jsonb_to_recordset(p_requests) as x (
+      ord integer, spend_key text, generation integer, amount_micros bigint, currency text, vendor_reference text,
+      attempt_id text, actor_kind text, actor_id text, trace_id text
+    ) order by x.ord
+  loop
+    d_key[r.ord] := r.spend_key; d_generation[r.ord] := r.generation; d_over[r.ord] := false; d_error[r.ord] := null;
+    v_error := null;
+    v_kind := null;
+    v_counted := 0;
+    select t.* into a from holdfast.authorizations t
+      where t.workspace_id = p_workspace and t.spend_key = r.spend_key and t.generation = r.generation;
+    if not found then
+      d_error[r.ord] := 'NOT_FOUND';
+      continue;
+    end if;
+    if r.actor_kind = 'vault_key' and a.vault_key_id <> r.actor_id then
+      d_error[r.ord] := 'OTHER_VAULT_KEY';
+      d_key[r.ord] := null;
+      continue;
+    end if;
+
+    if a.state = 'VOIDED' then
+      v_error := 'ALREADY_VOIDED'; v_kind := 'COMMIT_AFTER_VOID'; v_counted := r.amount_micros;
+    elsif a.vendor_reference <> r.vendor_reference then
+      v_error := 'COMMIT_CONTRADICTS'; v_kind := 'OTHER_REFERENCE'; v_counted := r.amount_micros;
+      delete from holdfast.vendor_charges c
+        where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
+          and c.vendor_reference = r.vendor_reference and c.spend_key = a.spend_key and c.generation = a.generation;
+    elsif a.state = 'COMMITTED' then
+      if a.committed_micros <> r.amount_micros or a.committed_currency <> r.currency then
+        v_error := 'COMMIT_CONTRADICTS'; v_kind := 'OTHER_AMOUNT';
+        v_counted := greatest(0, r.amount_micros - a.committed_micros);
+      end if;
+    elsif not exists (
+      select from holdfast.vendor_charges c
+      where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
+        and c.vendor_reference = r.vendor_reference and c.spend_key = a.spend_key and c.generation = a.generation
+    ) then
+      -- Counted where it was committed.
+      v_error := 'REFERENCE_ALREADY_COMMITTED'; v_kind := 'REFERENCE_OF_ANOTHER_SPEND';
+    else
+      update holdfast.authorizations t set
+          state = 'COMMITTED', committed_micros = r.amount_micros, committed_currency = r.currency,
+          vendor_reference = r.vendor_reference, commit_time = v_now, vendor_state = '', follow_until_time = null
+        where t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;
+      s_key := s_key || a.spend_key;
+      s_generation := s_generation || a.generation;
+      s_settles := s_settles || true;
+      -- A cap counts in its own currency: a charge in another one keeps counting at the held amount.
+      s_amount := array_append(s_amount, case when r.currency = a.currency then r.amount_micros end);
+      d_over[r.ord] := r.currency = a.currency and r.amount_micros > a.amount_micros;
+      perform holdfast.append_audit(
+        p_workspace, v_now, 'spend.committed', r.actor_kind, r.actor_id, r.trace_id,
+        jsonb_build_object(
+          'vendor_reference', r.vendor_reference, 'committed_micros', r.amount_micros, 'currency', r.currency,
+          'previous_state', a.state, 'over_committed', d_over[r.ord], 'attempt_id', r.attempt_id), a);
+      continue;
+    end if;
+
+    d_error[r.ord] := v_error;
+    if v_kind is not null then
+      if r.currency <> a.currency then
+        v_counted := 0;
+      end if;
+      select c.counted_micros into v_before from holdfast.contradictions c
+        where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
+          and c.vendor_reference = r.vendor_reference and c.spend_key = a.spend_key and c.generation = a.generation;
+      if not found then
+        v_before := null;
+        insert into holdfast.contradictions (
+          workspace_id, spend_key, generation, vendor, vendor_account, vendor_reference, kind, amount_micros, currency,
+          counted_micros, attempt_id, create_time
+        ) values (
+          p_workspace, a.spend_key, a.generation, a.vendor, a.vendor_account, r.vendor_reference, v_kind,
+          r.amount_micros, r.currency, v_counted, r.attempt_id, v_now
+        );
+      elsif v_counted > v_before then
+        update holdfast.contradictions c set amount_micros = r.amount_micros, counted_micros = v_counted
+          where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
+            and c.vendor_reference = r.vendor_reference and c.spend_key = a.spend_key and c.generation = a.generation;
+      end if;
+      if v_counted > coalesce(v_before, 0) then
+        s_key := s_key || a.spend_key;
+        s_generation := s_generation || a.generation;
+        s_settles := s_settles || false;
+        s_amount := s_amount || (v_counted - coalesce(v_before, 0));
+      end if;
+      if v_before is null or v_counted > v_before then
+        perform holdfast.append_audit(
+          p_workspace, v_now, 'spend.contradiction', r.actor_kind, r.actor_id, r.trace_id,
+          jsonb_build_object(
+            'contradiction', v_kind, 'vendor_reference', r.vendor_reference, 'charged_micros', r.amount_micros,
+            'currency', r.currency, 'counted_micros', v_counted, 'attempt_id', r.attempt_id), a, null, v_error);
+      end if;
+    end if;
+  end loop;
+
+  update holdfast.counters n set
+      held_micros = n.held_micros - k.held, committed_micros = n.committed_micros + k.committed
+    from (
+      select h.cap_id, h.window_label, h.subject,
+        sum(case when s.settles then h.amount_micros else 0 end)::bigint as held,
+        sum(coalesce(s.amount, h.amount_micros))::bigint as committed
+      from unnest(s_key, s_generation, s_settles, s_amount) as s (key, generation, settles, amount)
+      join holdfast.holds h on h.workspace_id = p_workspace and h.spend_key = s.key and h.generation = s.generation
+      group by h.cap_id, h.window_label, h.subject
+    ) k
+    where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.window_label
+      and n.subject = k.subject;
+
+  return query
+    select d.ord::integer, d_error[d.ord], d_over[d.ord], t
+    from unnest(d_key, d_generation) with ordinality as d (key, generation, ord)
+    left join holdfast.authorizations t
+      on t.workspace_id = p_workspace and t.spend_key = d.key and t.generation = d.generation
+    order by d.ord;
+end
+$$;
+
+-- Voids an authorization on evidence. Evidence that proves nothing makes it IN_DOUBT and is refused.
+create function holdfast.void_spend(
+  p_workspace text, p_spend_key text, p_generation integer, p_actor_kind text, p_actor_id text, p_attempt_id text,
+  p_evidence text, p_vendor_status integer, p_vendor_replayed boolean, p_vendor_reference text, p_reason text,
+  p_trace_id text
+) returns table (error_reason text, authorization_row holdfast.authorizations)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  v_now timestamptz;
+  a holdfast.authorizations;
+  v_error text;
+  v_proven boolean;
+begin
+  select t.* into a from holdfast.authorizations t
+    where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation for update;
+  v_now := holdfast.clock();
+  if not found then
+    v_error := 'NOT_FOUND';
+  elsif p_actor_kind = 'vault_key' and a.vault_key_id <> p_actor_id then
+    v_error := 'OTHER_VAULT_KEY';
+    a := null;
+  elsif a.state = 'COMMITTED' then
+    v_error := 'ALREADY_COMMITTED';
+  elsif a.state in ('HELD', 'IN_DOUBT') and p_actor_kind = 'vault_key' and a.attempt_id <> p_attempt_id then
+    v_error := 'ATTEMPT_SUPERSEDED';
+  elsif a.state in ('HELD', 'IN_DOUBT') then
+    v_proven := case
+      when p_evidence = 'OPERATOR' then p_actor_kind = 'operator' and p_reason <> ''
+      when p_evidence = 'TOMBSTONE' then a.bind_time is not null and a.vendor_reference = p_vendor_reference
+      when a.bind_time is not null then false
+      when p_evidence = 'NEVER_SENT' then not a.told_may_have_been_sent
+      when p_evidence = 'VENDOR_REFUSED' then not a.told_may_have_been_sent
+        or p_vendor_status = 402 or (p_vendor_status = 400 and p_vendor_replayed)
+      else false
+    end;
+    if v_proven then
+      perform holdfast.void_authorization(a, v_now, p_evidence, p_reason, p_actor_kind, p_actor_id, p_trace_id);
+    else
+      v_error := 'EVIDENCE_INSUFFICIENT';
+      update holdfast.authorizations t set state = 'IN_DOUBT', vendor_state = '', follow_until_time = null
+        where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
+      perform holdfast.append_audit(
+        p_workspace, v_now, 'spend.in_doubt', p_actor_kind, p_actor_id, p_trace_id,
+        jsonb_build_object('evidence', p_evidence, 'vendor_status', p_vendor_status, 'note', p_reason), a, null,
+        v_error);
+    end if;
+  end if;
+  return query
+    select v_error, t from (select 1) as one
+    left join holdfast.authorizations t
+      on t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;
+end
+$$;
+
+-- The holding attempt does not know whether the vendor charged.
+create function holdfast.report_unknown(
+  p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_reason text,
+  p_trace_id text
+) returns table (error_reason text, authorization_row holdfast.authorizations)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  a holdfast.authorizations;
+  v_error text;
+begin
+  select t.* into a from holdfast.authorizations t
+    where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation for update;
+  if not found then
+    v_error := 'NOT_FOUND';
+  elsif a.vault_key_id <> p_vault_key_id then
+    v_error := 'OTHER_VAULT_KEY';
+    a := null;
+  elsif a.state = 'COMMITTED' then
+    v_error := 'ALREADY_COMMITTED';
+  elsif a.state = 'VOIDED' then
+    v_error := 'ALREADY_VOIDED';
+  elsif a.attempt_id <> p_attempt_id then
+    v_error := 'ATTEMPT_SUPERSEDED';
+  elsif a.state = 'HELD' then
+    update holdfast.authorizations t set state = 'IN_DOUBT', vendor_state = '', follow_until_time = null
+      where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
+    perform holdfast.append_audit(
+      p_workspace, holdfast.clock(), 'spend.in_doubt', 'vault_key', p_vault_key_id, p_trace_id,
+      jsonb_build_object('note', p_reason), a, null, 'REPORTED_UNKNOWN');
+  end if;
+  return query
+    select v_error, t from (select 1) as one
+    left join holdfast.authorizations t
+      on t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;
+end
+$$;
+
+-- Binds the vendor object that this generation will confirm; the first writer wins.
+create function holdfast.bind_vendor_reference(
+  p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text,
+  p_vendor_reference text, p_vendor_state text, p_follow_for interval, p_trace_id text
+) returns table (error_reason text, authorization_row holdfast.authorizations)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  v_now timestamptz;
+  a holdfast.authorizations;
+  v_error text;
+begin
+  select t.* into a from holdfast.authorizations t
+    where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation for update;
+  v_now := holdfast.clock();
+  if not found then
+    v_error := 'NOT_FOUND';
+  elsif a.vault_key_id <> p_vault_key_id then
+    v_error := 'OTHER_VAULT_KEY';
+    a := null;
+  elsif a.state = 'COMMITTED' then
+    v_error := 'ALREADY_COMMITTED';
+  elsif a.state = 'VOIDED' then
+    v_error := 'ALREADY_VOIDED';
+  elsif a.settlement <> 'TWO_STEP' then
+    v_error := 'STATE_NOT_ALLOWED';
+  elsif a.vendor_reference is not null and a.vendor_reference <> p_vendor_reference then
+    -- Also for a superseded attempt: it must learn the winner's reference to cancel its own object.
+    v_error := 'ALREADY_BOUND';
+  elsif a.attempt_id <> p_attempt_id then
+    v_error := 'ATTEMPT_SUPERSEDED';
+  else
+    update holdfast.authorizations t set
+        vendor_reference = p_vendor_reference, bind_time = coalesce(a.bind_time, v_now),
+        state = case when p_vendor_state <> '' then 'HELD' else a.state end,
+        vendor_state = p_vendor_state,
+        follow_until_time = case when p_vendor_state <> '' then v_now + p_follow_for end
+      where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
+    perform holdfast.append_audit(
+      p_workspace, v_now, case when a.bind_time is null then 'spend.bound' else 'spend.followed' end, 'vault_key',
+      p_vault_key_id, p_trace_id,
+      jsonb_build_object('vendor_reference', p_vendor_reference, 'vendor_state', p_vendor_state), a);
+  end if;
+  return query
+    select v_error, t from (select 1) as one
+    left join holdfast.authorizations t
+      on t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;
+end
+$$;
+
+-- Writes down what the clock has decided: a two-step that ran out before it was bound is void (our own row is
+-- the proof), every other hold that ran out is in doubt and keeps its headroom. Returns how many rows changed.
+create function holdfast.sweep_expired(p_workspace text, p_limit integer) returns integer
+language plpgsql volatile
+as $$
+declare
+  v_now timestamptz := holdfast.clock();
+  v_rows holdfast.authorizations[];
+  a holdfast.authorizations;
+begin
+  select coalesce(array_agg(t), '{}') into v_rows
+  from (
+    select t.* from holdfast.authorizations t
+    where t.workspace_id = p_workspace and t.state in ('HELD', 'IN_DOUBT') and t.hold_expire_time <= v_now
+      and (
+        (t.settlement = 'TWO_STEP' and t.vendor_reference is null)
+        or (t.state = 'HELD' and (t.vendor_state = '' or t.follow_until_time <= v_now))
+      )
+    order by t.generation, t.spend_key
+    limit p_limit
+    for update skip locked
+  ) t;
+
+  perform from holdfast.counters n
+    where n.workspace_id = p_workspace and (n.cap_id, n.window_label, n.subject) in (
+      select h.cap_id, h.window_label, h.subject
+      from unnest(v_rows) as t
+      join holdfast.holds h on h.workspace_id = p_workspace and h.spend_key = t.spend_key
+        and h.generation = t.generation
+      where t.settlement = 'TWO_STEP' and t.vendor_reference is null
+    )
+    order by n.cap_id, n.window_label, n.subject for update;
+
+  foreach a in array v_rows loop
+    if a.settlement = 'TWO_STEP' and a.vendor_reference is null then
+      perform holdfast.void_authorization(
+        a, v_now, 'NEVER_BOUND', 'the hold ran out before anything was bound', 'server', 'sweep', '');
+    else
+      update holdfast.authorizations t set state = 'IN_DOUBT', vendor_state = '', follow_until_time = null
+        where t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;
+      perform holdfast.append_audit(
+        p_workspace, v_now, 'spend.in_doubt', 'server', 'sweep', '', '{}', a, null, 'HOLD_EXPIRED');
+    end if;
+  end loop;
+  return cardinality(v_rows);
+end
+$$;
