@@ -1,0 +1,214 @@
+import { resolve } from "node:path";
+import { exitCodes, StartupError } from "./startup-error.ts";
+
+export type LogLevel = "trace" | "debug" | "info" | "warn" | "error" | "silent";
+
+export type DatabaseConfig =
+  | { readonly kind: "embedded"; readonly dataFolder: string }
+  | { readonly kind: "url"; readonly url: string };
+
+/** The settings of one server. Times are in milliseconds; sizes are counts. */
+export interface Config {
+  readonly database: DatabaseConfig;
+  readonly host: string;
+  /** 0 takes a free port. */
+  readonly port: number;
+  readonly workspace: string;
+  /** `op_<workspace>_<id>_<secret>`: an operator that exists from the first start. */
+  readonly operatorToken?: string;
+  readonly logLevel: LogLevel;
+  readonly poolSize: number;
+  /** The most requests that travel to the database in one batch. */
+  readonly batchMax: number;
+  /** The most requests that wait for a batch before new ones are refused. */
+  readonly queueMax: number;
+  readonly sweepIntervalMs: number;
+  /** False behind PgBouncer in transaction mode: no named statements and no session settings. */
+  readonly preparedStatements: boolean;
+  /** A replaced `holdfast.clock()` is accepted only where the money is not real. */
+  readonly alteredClock: "refused" | "allowed";
+  readonly otlpEndpoint?: string;
+  readonly shutdownGraceMs: number;
+}
+
+type Environment = Readonly<Record<string, string | undefined>>;
+
+const operatorTokenPattern = /^op_([a-z0-9]{1,32})_[a-z0-9]{1,32}_[A-Za-z0-9]{32,128}$/;
+const logLevels = ["trace", "debug", "info", "warn", "error", "silent"] as const;
+
+/** Reads variables one by one, remembers which it was asked for, and collects what is wrong with them. */
+class Settings {
+  readonly problems: string[] = [];
+  readonly #env: Environment;
+  readonly #known = new Set<string>();
+
+  constructor(env: Environment) {
+    this.#env = env;
+  }
+
+  /** An empty variable counts as unset: compose files cannot leave one out. */
+  text(name: string): string | undefined {
+    this.#known.add(name);
+    const value = this.#env[name]?.trim();
+    return value === "" ? undefined : value;
+  }
+
+  integer(name: string, range: { readonly fallback: number; readonly min: number; readonly max: number }): number {
+    const value = this.text(name);
+    if (value === undefined) return range.fallback;
+    const number = /^\d{1,12}$/.test(value) ? Number(value) : Number.NaN;
+    if (number >= range.min && number <= range.max) return number;
+    this.problems.push(
+      `${name} is "${value}"; set a whole number from ${range.min} to ${range.max}, or unset it for ${range.fallback}.`,
+    );
+    return range.fallback;
+  }
+
+  oneOf<T extends string>(name: string, choices: readonly T[], fallback: T): T {
+    const value = this.text(name);
+    if (value === undefined) return fallback;
+    const choice = choices.find((candidate) => candidate === value);
+    if (choice !== undefined) return choice;
+    this.problems.push(`${name} is "${value}"; set one of ${choices.join(", ")}, or unset it for ${fallback}.`);
+    return fallback;
+  }
+
+  matching(
+    name: string,
+    rule: { readonly pattern: RegExp; readonly fallback: string; readonly remedy: string },
+  ): string {
+    const value = this.text(name);
+    if (value === undefined || rule.pattern.test(value)) return value ?? rule.fallback;
+    this.problems.push(`${name} is "${value}"; ${rule.remedy}`);
+    return rule.fallback;
+  }
+
+  /** A setting that is misspelt would otherwise be ignored, and its default may be the unsafe choice. */
+  refuseUnknown(): void {
+    for (const name of Object.keys(this.#env).toSorted()) {
+      if (name.startsWith("HOLDFAST_") && !this.#known.has(name)) {
+        this.problems.push(`${name} is not a setting; correct its name or unset it. Known: ${this.#knownNames()}.`);
+      }
+    }
+  }
+
+  #knownNames(): string {
+    return [...this.#known].filter((name) => name.startsWith("HOLDFAST_")).join(", ");
+  }
+}
+
+/**
+ * The configuration from the environment and the flags of `serve`.
+ *
+ * @throws StartupError (exit code 78) that lists every problem at once, each with its variable and its remedy. No
+ * message repeats the value of a secret.
+ */
+export function readConfig(env: Environment, args: readonly string[]): Config {
+  const settings = new Settings(env);
+  const database = readDatabase(settings, args.includes("--embedded"));
+  const workspace = settings.matching("HOLDFAST_WORKSPACE", {
+    pattern: /^[a-z0-9]{1,32}$/,
+    fallback: "default",
+    remedy: "set 1 to 32 lower-case letters and digits.",
+  });
+  const operatorToken = readOperatorToken(settings, workspace);
+  const otlpEndpoint = readOtlpEndpoint(settings);
+  const config: Config = {
+    database,
+    host: settings.matching("HOLDFAST_HOST", {
+      pattern: /^[A-Za-z0-9.:_-]{1,253}$/,
+      fallback: "127.0.0.1",
+      remedy: "set an address or a host name to listen on, without a port.",
+    }),
+    port: settings.integer("HOLDFAST_PORT", { fallback: 7070, min: 0, max: 65_535 }),
+    workspace,
+    ...(operatorToken === undefined ? {} : { operatorToken }),
+    logLevel: settings.oneOf("HOLDFAST_LOG_LEVEL", logLevels, "info"),
+    poolSize: settings.integer("HOLDFAST_POOL_SIZE", { fallback: 10, min: 2, max: 500 }),
+    batchMax: settings.integer("HOLDFAST_BATCH_MAX", { fallback: 500, min: 1, max: 1000 }),
+    queueMax: settings.integer("HOLDFAST_QUEUE_MAX", { fallback: 10_000, min: 1, max: 1_000_000 }),
+    sweepIntervalMs: settings.integer("HOLDFAST_SWEEP_INTERVAL_MS", { fallback: 5000, min: 100, max: 3_600_000 }),
+    preparedStatements: settings.oneOf("HOLDFAST_PREPARED_STATEMENTS", ["true", "false"], "true") === "true",
+    alteredClock: settings.oneOf("HOLDFAST_ALTERED_CLOCK", ["refused", "allowed"], "refused"),
+    ...(otlpEndpoint === undefined ? {} : { otlpEndpoint }),
+    shutdownGraceMs: settings.integer("HOLDFAST_SHUTDOWN_GRACE_MS", { fallback: 10_000, min: 0, max: 600_000 }),
+  };
+  settings.refuseUnknown();
+  refuse(settings.problems, args);
+  return config;
+}
+
+function refuse(problems: readonly string[], args: readonly string[]): void {
+  const flags = args
+    .filter((arg) => arg.startsWith("-") && arg !== "--embedded")
+    .map((flag) => `${flag} is not a flag of serve; the only one is --embedded.`);
+  const all = [...problems, ...flags];
+  if (all.length === 0) return;
+  const code = problems.length === 0 ? "usage" : "config";
+  throw new StartupError(
+    code,
+    `The server cannot start (exit code ${exitCodes[code]}):\n${all.map((line) => `- ${line}`).join("\n")}`,
+  );
+}
+
+function readDatabase(settings: Settings, embedded: boolean): DatabaseConfig {
+  const url = settings.text("DATABASE_URL");
+  const dataFolder = resolve(settings.text("HOLDFAST_DATA_FOLDER") ?? ".holdfast");
+  if (embedded || url === undefined) return { kind: "embedded", dataFolder };
+  const parsed = URL.parse(url);
+  if (parsed === null || !["postgres:", "postgresql:"].includes(parsed.protocol)) {
+    settings.problems.push(
+      "DATABASE_URL is not a Postgres address; set postgres://user:password@host:5432/database, " +
+        "or unset it for the embedded Postgres.",
+    );
+  }
+  return { kind: "url", url };
+}
+
+function readOperatorToken(settings: Settings, workspace: string): string | undefined {
+  const token = settings.text("HOLDFAST_OPERATOR_TOKEN");
+  if (token === undefined) return undefined;
+  const owner = operatorTokenPattern.exec(token)?.[1];
+  if (owner === undefined) {
+    settings.problems.push(
+      "HOLDFAST_OPERATOR_TOKEN is malformed; set op_<workspace>_<id>_<secret> with 32 to 128 letters and digits as secret.",
+    );
+  } else if (owner !== workspace) {
+    settings.problems.push(
+      `HOLDFAST_OPERATOR_TOKEN is for the workspace "${owner}"; use one for "${workspace}", or set HOLDFAST_WORKSPACE.`,
+    );
+  }
+  return token;
+}
+
+function readOtlpEndpoint(settings: Settings): string | undefined {
+  const endpoint = settings.text("OTEL_EXPORTER_OTLP_ENDPOINT");
+  const disabled = settings.text("OTEL_SDK_DISABLED")?.toLowerCase() === "true";
+  if (endpoint === undefined || disabled) return undefined;
+  const protocol = URL.parse(endpoint)?.protocol;
+  if (protocol !== "http:" && protocol !== "https:") {
+    settings.problems.push("OTEL_EXPORTER_OTLP_ENDPOINT is not an address; set http://host:4318, or unset it.");
+  }
+  return endpoint;
+}
+
+/** The configuration as it may be logged: no password, no secret part of a token. */
+export function describeConfig(config: Config): Readonly<Record<string, unknown>> {
+  const { database, operatorToken, otlpEndpoint } = config;
+  return {
+    ...config,
+    database: database.kind === "url" ? { kind: "url", url: redactUrl(database.url) } : database,
+    ...(operatorToken === undefined ? {} : { operatorToken: operatorToken.replace(/[^_]*$/, "***") }),
+    ...(otlpEndpoint === undefined ? {} : { otlpEndpoint: redactUrl(otlpEndpoint) }),
+  };
+}
+
+function redactUrl(text: string): string {
+  const url = URL.parse(text);
+  if (url === null) return "***";
+  if (url.password !== "") url.password = "***";
+  for (const name of new Set(url.searchParams.keys())) {
+    if (/password|secret|token|key/i.test(name)) url.searchParams.set(name, "***");
+  }
+  return url.href;
+}

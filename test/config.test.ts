@@ -1,0 +1,148 @@
+import { resolve } from "node:path";
+import { describe, expect, test } from "vitest";
+import { type Config, describeConfig, readConfig } from "../server/config.ts";
+import { StartupError } from "../server/startup-error.ts";
+
+const secret = "S".repeat(40);
+
+function refusal(env: Record<string, string>, args: string[] = []): StartupError {
+  try {
+    readConfig(env, args);
+  } catch (error) {
+    if (error instanceof StartupError) return error;
+    throw error;
+  }
+  throw new Error("the configuration was accepted");
+}
+
+test("an empty environment gives an embedded database in the working folder and the documented defaults", () => {
+  expect(readConfig({}, [])).toEqual({
+    database: { kind: "embedded", dataFolder: resolve(".holdfast") },
+    host: "127.0.0.1",
+    port: 7070,
+    workspace: "default",
+    logLevel: "info",
+    poolSize: 10,
+    batchMax: 500,
+    queueMax: 10_000,
+    sweepIntervalMs: 5000,
+    preparedStatements: true,
+    alteredClock: "refused",
+    shutdownGraceMs: 10_000,
+  } satisfies Config);
+});
+
+test("every variable is read", () => {
+  const config = readConfig(
+    {
+      DATABASE_URL: "postgres://app@db:5432/holdfast",
+      HOLDFAST_HOST: "::",
+      HOLDFAST_PORT: "0",
+      HOLDFAST_WORKSPACE: "acme",
+      HOLDFAST_OPERATOR_TOKEN: `op_acme_ops_${secret}`,
+      HOLDFAST_LOG_LEVEL: "debug",
+      HOLDFAST_POOL_SIZE: "20",
+      HOLDFAST_BATCH_MAX: "100",
+      HOLDFAST_QUEUE_MAX: "50",
+      HOLDFAST_SWEEP_INTERVAL_MS: "200",
+      HOLDFAST_PREPARED_STATEMENTS: "false",
+      HOLDFAST_ALTERED_CLOCK: "allowed",
+      HOLDFAST_SHUTDOWN_GRACE_MS: "1",
+      OTEL_EXPORTER_OTLP_ENDPOINT: "http://collector:4318",
+      OTEL_SERVICE_NAME: "anything",
+      PATH: "/bin",
+    },
+    ["serve"],
+  );
+  expect(config).toEqual({
+    database: { kind: "url", url: "postgres://app@db:5432/holdfast" },
+    host: "::",
+    port: 0,
+    workspace: "acme",
+    operatorToken: `op_acme_ops_${secret}`,
+    logLevel: "debug",
+    poolSize: 20,
+    batchMax: 100,
+    queueMax: 50,
+    sweepIntervalMs: 200,
+    preparedStatements: false,
+    alteredClock: "allowed",
+    otlpEndpoint: "http://collector:4318",
+    shutdownGraceMs: 1,
+  } satisfies Config);
+});
+
+test("--embedded wins over DATABASE_URL, and the data folder can be moved", () => {
+  const env = { DATABASE_URL: "postgres://db/x", HOLDFAST_DATA_FOLDER: "/srv/holdfast" };
+  expect(readConfig(env, ["--embedded"]).database).toEqual({ kind: "embedded", dataFolder: "/srv/holdfast" });
+});
+
+test("all problems are reported together, each with its variable", () => {
+  const error = refusal({
+    DATABASE_URL: "mysql://db/x",
+    HOLDFAST_PORT: "70000",
+    HOLDFAST_WORKSPACE: "Not Allowed",
+    HOLDFAST_LOG_LEVEL: "loud",
+    HOLDFAST_BATCH_MAX: "1e3",
+    HOLDFAST_ALTERED_CLOCK: "yes",
+    HOLDFAST_POOL_SZIE: "3",
+    OTEL_EXPORTER_OTLP_ENDPOINT: "collector",
+  });
+  expect(error.exitCode).toBe(78);
+  const lines = error.message.split("\n").slice(1);
+  expect(lines).toHaveLength(8);
+  for (const name of [
+    "DATABASE_URL",
+    "HOLDFAST_PORT",
+    "HOLDFAST_WORKSPACE",
+    "HOLDFAST_LOG_LEVEL",
+    "HOLDFAST_BATCH_MAX",
+    "HOLDFAST_ALTERED_CLOCK",
+    "HOLDFAST_POOL_SZIE",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+  ]) {
+    expect(lines.filter((line) => line.startsWith(`- ${name} is`))).toHaveLength(1);
+  }
+});
+
+test("a misspelt flag is a usage error, not a start on another database", () => {
+  expect(refusal({ DATABASE_URL: "postgres://db/x" }, ["serve", "--embeded"]).exitCode).toBe(64);
+});
+
+describe("an operator token", () => {
+  test.each([
+    ["without the prefix", `vk_default_ops_${secret}`],
+    ["with a short secret", `op_default_ops_${"S".repeat(31)}`],
+    ["with an upper-case id", `op_default_OPS_${secret}`],
+    ["of another workspace", `op_other_ops_${secret}`],
+  ])("%s is refused and its value is not repeated", (_, token) => {
+    const error = refusal({ HOLDFAST_OPERATOR_TOKEN: token });
+    expect(error.message).toContain("HOLDFAST_OPERATOR_TOKEN");
+    expect(error.message).not.toContain("SSSS");
+  });
+});
+
+test("an empty variable counts as unset", () => {
+  expect(readConfig({ HOLDFAST_PORT: "", DATABASE_URL: "", HOLDFAST_OPERATOR_TOKEN: " " }, [])).toEqual(
+    readConfig({}, []),
+  );
+});
+
+test("the printed configuration shows no secret", () => {
+  const config = readConfig(
+    {
+      DATABASE_URL: "postgres://app:hunter2@db:5432/holdfast?sslpassword=hunter3",
+      HOLDFAST_OPERATOR_TOKEN: `op_default_ops_${secret}`,
+      OTEL_EXPORTER_OTLP_ENDPOINT: "https://me:hunter4@collector/",
+    },
+    [],
+  );
+  const printed = JSON.stringify(describeConfig(config));
+  expect(printed).not.toMatch(/hunter|SSSS/);
+  expect(printed).toContain("app:***@db:5432/holdfast");
+  expect(printed).toContain("op_default_ops_***");
+});
+
+test("a malformed address is refused without repeating the password in it", () => {
+  expect(refusal({ DATABASE_URL: "postgre://app:hunter2@db/x" }).message).not.toContain("hunter2");
+});
