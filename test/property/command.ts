@@ -1,0 +1,219 @@
+/**
+ * What a history can do, and what a system answers: plain data, so that one history runs on the model, on a
+ * broken model and on a server. Money is in micros of the named currency, times are milliseconds since 1970.
+ */
+export type Settlement = "TWO_STEP" | "RESEND_SAFE" | "SEND_ONCE";
+export type State = "HELD" | "COMMITTED" | "VOIDED" | "IN_DOUBT";
+export type Evidence =
+  | "NEVER_SENT"
+  | "VENDOR_REFUSED"
+  | "TOMBSTONE"
+  | "ABSENT_AFTER_QUARANTINE"
+  | "OPERATOR"
+  | "NEVER_BOUND";
+
+export interface Identity {
+  readonly customer: string;
+  readonly period: string;
+  readonly purpose: string;
+}
+
+export interface Fence {
+  readonly lease: string;
+  readonly period: string;
+  readonly holder: string;
+  readonly token: bigint;
+}
+
+export interface Authorize extends Identity {
+  readonly op: "authorize";
+  readonly key: string;
+  readonly currency: string;
+  readonly amount: bigint;
+  readonly vendor: string;
+  readonly vendorAccount: string;
+  readonly endpoint: string;
+  readonly attempt: string;
+  readonly settlement: Settlement;
+  /** Null unless RESEND_SAFE. */
+  readonly resendSafeForMs: number | null;
+  readonly holdMs: number;
+  readonly retryAfterGeneration: number;
+  readonly fence: Fence | null;
+  /** Empty or 64 hex digits. */
+  readonly fingerprint: string;
+  readonly dryRun: boolean;
+}
+
+/** One call with several requests of one vault key. */
+export interface AuthorizeBatch {
+  readonly op: "authorizeBatch";
+  readonly key: string;
+  readonly requests: readonly Authorize[];
+}
+
+/** Names one generation of one spend. `key` is the calling vault key, or null for the operator. */
+interface Settling {
+  readonly key: string | null;
+  readonly spend: Identity;
+  readonly generation: number;
+}
+
+export interface Commit extends Settling {
+  readonly op: "commit";
+  readonly currency: string;
+  readonly amount: bigint;
+  readonly reference: string;
+}
+
+/** One call with several commits of one caller. */
+export interface CommitBatch {
+  readonly op: "commitBatch";
+  readonly key: string | null;
+  readonly requests: readonly Commit[];
+}
+
+export interface Void extends Settling {
+  readonly op: "void";
+  readonly attempt: string;
+  readonly evidence: Evidence;
+  readonly vendorStatus: number;
+  readonly replayed: boolean;
+  readonly reference: string;
+}
+
+export interface ReportUnknown extends Settling {
+  readonly op: "reportUnknown";
+  readonly key: string;
+  readonly attempt: string;
+}
+
+export interface Bind extends Settling {
+  readonly op: "bind";
+  readonly key: string;
+  readonly attempt: string;
+  readonly reference: string;
+  readonly vendorState: string;
+  /** Null: the default. */
+  readonly followForMs: number | null;
+}
+
+export interface AcquireLease {
+  readonly op: "acquireLease";
+  readonly key: string;
+  readonly lease: string;
+  readonly period: string;
+  readonly holder: string;
+  readonly ttlMs: number;
+}
+
+export interface RenewLease extends Fence {
+  readonly op: "renewLease";
+  readonly key: string;
+  readonly ttlMs: number;
+}
+
+export interface ReleaseLease extends Fence {
+  readonly op: "releaseLease";
+  readonly key: string;
+  readonly completed: boolean;
+}
+
+export type Window = "LIFETIME" | "DAY" | "BILLING_PERIOD";
+
+export interface CreateCap {
+  readonly op: "createCap";
+  readonly cap: string;
+  readonly currency: string;
+  readonly limit: bigint;
+  readonly maxPerSpend: bigint | null;
+  readonly window: Window;
+  readonly zone: string;
+  readonly perCustomer: boolean;
+  readonly scope: {
+    readonly key?: string;
+    readonly vendor?: string;
+    readonly endpoint?: string;
+    readonly customer?: string;
+    readonly purpose?: string;
+  };
+}
+
+export interface UpdateCap {
+  readonly op: "updateCap";
+  readonly cap: string;
+  readonly limit: bigint;
+}
+
+export interface CreateVaultKey {
+  readonly op: "createVaultKey";
+  readonly key: string;
+  readonly vendor: string;
+  readonly endpoints: readonly string[];
+  /** Empty lists pin nothing. */
+  readonly periods: readonly string[];
+  readonly purposes: readonly string[];
+  readonly customers: readonly string[];
+  readonly maxPerSpend: { readonly currency: string; readonly amount: bigint } | null;
+  readonly expireTime: number | null;
+}
+
+export interface RevokeVaultKey {
+  readonly op: "revokeVaultKey";
+  readonly key: string;
+}
+
+export interface SetClock {
+  readonly op: "setClock";
+  readonly now: number;
+}
+
+/** Lets the server's own expiry of holds run once. */
+export interface Sweep {
+  readonly op: "sweep";
+}
+
+export type Command =
+  | Authorize
+  | AuthorizeBatch
+  | Commit
+  | CommitBatch
+  | Void
+  | ReportUnknown
+  | Bind
+  | AcquireLease
+  | RenewLease
+  | ReleaseLease
+  | CreateCap
+  | UpdateCap
+  | CreateVaultKey
+  | RevokeVaultKey
+  | SetClock
+  | Sweep;
+
+export type Figure = string | number | bigint | boolean | null;
+
+/**
+ * A flat answer. In an expected answer a missing figure is not compared and null must be absent. `error` is a
+ * name of ErrorReason, or null where the call was answered.
+ */
+export type Answer = Readonly<Record<string, Figure>>;
+
+/** A command has one answer, a batch one per request. */
+export type Answers = readonly Answer[];
+
+/** Whose counter: one cap, one window, one customer ('' unless per customer). */
+export interface CounterName {
+  readonly cap: string;
+  readonly window: string;
+  readonly customer: string;
+}
+
+/** Anything that a history can be run on. */
+export interface System {
+  apply(command: Command): Answers | Promise<Answers>;
+  /** The figures of one counter: committed, held, headroom. */
+  usage(counter: CounterName): Answer | Promise<Answer>;
+  /** The figures of one generation, read by the operator. */
+  authorization(spend: Identity, generation: number): Answer | Promise<Answer>;
+}

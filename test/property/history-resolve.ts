@@ -1,0 +1,260 @@
+import { createHash } from "node:crypto";
+import type { Authorize, Command, Fence, Identity, Settlement } from "./command.ts";
+import {
+  capIds,
+  customers,
+  dollar,
+  endpoints,
+  keyIds,
+  leases,
+  periods,
+  purposes,
+  type Amount,
+  type AuthorizeStep,
+  type ClockStep,
+  type LeaseStep,
+  type Reference,
+  type SettleStep,
+  type Step,
+} from "./history-step.ts";
+import { counterOf } from "./model-cap.ts";
+import { findLease } from "./model-lease.ts";
+import { generations } from "./model.ts";
+import { dayEnd } from "./model-window.ts";
+import { latest, spendKey, type Generation, type World } from "./model-world.ts";
+
+const leasePeriod = "2026-11";
+const at = <T>(list: readonly T[], i: number): T => list[i % list.length] as T;
+const attemptId = (n: number): string => createHash("sha256").update(`attempt ${n}`).digest("hex").slice(0, 32);
+const fingerprint = (n: number): string => (n === 0 ? "" : String(n).repeat(64));
+
+/** The command that a step means in this world, or null if it means nothing there. */
+export function resolve(world: World, step: Step, log: readonly Command[]): Command | null {
+  switch (step.kind) {
+    case "authorize":
+      return resolveAuthorize(world, step);
+    case "batch": {
+      const requests = step.items.map((item) => resolveAuthorize(world, item));
+      const key = requests[0]?.key ?? keyIds[0];
+      return { op: "authorizeBatch", key, requests: requests.map((request) => ({ ...request, key })) };
+    }
+    case "settle":
+      return resolveSettle(world, step);
+    case "commitBatch": {
+      const requests = step.items.map((item) => resolveSettle(world, item)).filter((one) => one?.op === "commit");
+      const key = requests[0]?.key ?? null;
+      return requests.length === 0
+        ? null
+        : { op: "commitBatch", key, requests: requests.map((one) => ({ ...one, key })) };
+    }
+    case "lease":
+      return resolveLease(world, step);
+    case "clock": {
+      const now = instant(world, step);
+      return now !== null && now > world.now ? { op: "setClock", now } : null;
+    }
+    case "repeat": {
+      const repeatable = log.filter(({ op }) => op !== "setClock");
+      return repeatable.at(-1 - step.back) ?? null;
+    }
+    case "limit": {
+      const cap = at(capIds, step.cap);
+      return world.caps.has(cap) ? { op: "updateCap", cap, limit: BigInt(step.dollars) * dollar } : null;
+    }
+    case "revoke":
+      return world.keys.has(at(keyIds, step.key)) ? { op: "revokeVaultKey", key: at(keyIds, step.key) } : null;
+    case "sweep":
+      return { op: "sweep" };
+    case "admin":
+      return step.command;
+  }
+}
+
+function resolveAuthorize(world: World, step: AuthorizeStep): Authorize {
+  const identity: Identity = {
+    customer: at(customers, step.customer),
+    period: at(periods, step.period),
+    purpose: at(purposes, step.purpose),
+  };
+  const last = latest(world, identity);
+  const like = step.like ? last : undefined;
+  const key = like?.key ?? existingKey(world, step.key);
+  const settlement = like?.settlement ?? step.settlement;
+  const request: Authorize = {
+    op: "authorize",
+    ...identity,
+    key,
+    currency: like?.currency ?? "usd",
+    amount: like?.amount ?? 1n,
+    vendor: like?.vendor ?? world.keys.get(key)?.policy.vendor ?? "stripe",
+    vendorAccount: like?.vendorAccount ?? "",
+    endpoint: like?.endpoint ?? endpoints[0],
+    attempt: resolveAttempt(last, step.attempt),
+    settlement,
+    resendSafeForMs: like === undefined ? resendSafeFor(settlement, step) : like.resendSafeForMs,
+    holdMs: step.holdMs,
+    retryAfterGeneration: retryAfter(last, step.retry),
+    fence: resolveFence(world, step.fence),
+    fingerprint: fingerprint(step.fingerprint),
+    dryRun: step.dryRun,
+  };
+  return vary(
+    world,
+    like === undefined ? { ...request, amount: resolveAmount(world, request, step.amount) } : request,
+    step,
+  );
+}
+
+const resendSafeFor = (settlement: Settlement, step: AuthorizeStep): number | null =>
+  settlement === "RESEND_SAFE" ? step.resendSafeForMs : null;
+
+function existingKey(world: World, n: number): string {
+  return world.keys.has(at(keyIds, n)) ? at(keyIds, n) : keyIds[0];
+}
+
+function retryAfter(last: Generation | undefined, retry: AuthorizeStep["retry"]): number {
+  if (retry === "none") return 0;
+  return (last?.generation ?? 0) + (retry === "last" ? 0 : 1);
+}
+
+function resolveAttempt(last: Generation | undefined, attempt: "holder" | number): string {
+  return attempt === "holder" ? (last?.attempt ?? attemptId(0)) : attemptId(attempt);
+}
+
+/** An amount at the edge of what a cap still allows: the values at which a comparison that is off by one shows. */
+function resolveAmount(world: World, request: Authorize, amount: Amount): bigint {
+  if (amount.kind === "fixed") return amount.amount;
+  const cap = world.caps.get(at(capIds, amount.cap)) ?? world.caps.values().next().value;
+  if (cap === undefined) return dollar;
+  const counter = counterOf(world, cap, request);
+  const edge =
+    amount.of === "max" && cap.rule.maxPerSpend !== null
+      ? cap.rule.maxPerSpend
+      : cap.limit - counter.committed - counter.held;
+  const wanted = edge + BigInt(amount.delta);
+  return wanted > 0n ? wanted : 1n;
+}
+
+function vary(world: World, request: Authorize, step: AuthorizeStep): Authorize {
+  switch (step.vary) {
+    case "":
+      return request;
+    case "amount":
+      return { ...request, amount: request.amount + 1n };
+    case "currency":
+      return { ...request, currency: request.currency === "usd" ? "eur" : "usd" };
+    case "vendor":
+      return { ...request, vendor: request.vendor === "stripe" ? "twilio" : "stripe" };
+    case "account":
+      return { ...request, vendorAccount: request.vendorAccount === "" ? "acct_1" : "" };
+    case "endpoint":
+      return { ...request, endpoint: request.endpoint === endpoints[0] ? endpoints[1] : endpoints[0] };
+    case "settlement": {
+      const settlement = request.settlement === "TWO_STEP" ? "SEND_ONCE" : "TWO_STEP";
+      return { ...request, settlement, resendSafeForMs: null };
+    }
+    case "resend":
+      return request.resendSafeForMs === null ? request : { ...request, resendSafeForMs: step.resendSafeForMs };
+    case "key":
+      return { ...request, key: existingKey(world, step.key) };
+  }
+}
+
+function resolveFence(world: World, fence: AuthorizeStep["fence"]): Fence | null {
+  if (fence === "none") return null;
+  const lease = findLease(world.leases, leases[0], leasePeriod);
+  const holder = lease?.holder ?? "h0";
+  const token = lease?.token ?? 1n;
+  if (fence === "stale") return { lease: leases[0], period: leasePeriod, holder, token: token > 1n ? token - 1n : 9n };
+  return { lease: leases[0], period: leasePeriod, holder: fence === "other" ? `${holder}x` : holder, token };
+}
+
+function resolveSettle(world: World, step: SettleStep): Command | null {
+  const all = generations(world).toSorted((a, b) => b.grantTime - a.grantTime);
+  const target = all[step.pick % Math.max(all.length, 1)];
+  if (target === undefined) return null;
+  const spend: Identity = { customer: target.customer, period: target.period, purpose: target.purpose };
+  const generation = target.generation + (step.missing ? 7 : 0);
+  const owner =
+    step.by === "other" ? (keyIds.find((id) => id !== target.key && world.keys.has(id)) ?? target.key) : target.key;
+  const attempt = resolveAttempt(target, step.attempt);
+  const { action } = step;
+  const by = step.by === "operator" ? null : owner;
+  switch (action.kind) {
+    case "commit": {
+      const amount = { held: target.amount, less: target.amount / 2n, more: target.amount + dollar, zero: 0n }[
+        action.amount
+      ];
+      const reference = resolveReference(target, action.reference);
+      return { op: "commit", key: by, spend, generation, currency: target.currency, amount, reference };
+    }
+    case "void": {
+      const evidence = by === null ? "OPERATOR" : action.evidence;
+      const reference = evidence === "TOMBSTONE" ? resolveReference(target, action.reference) : "";
+      const { vendorStatus, replayed } = action;
+      return { op: "void", key: by, spend, generation, attempt, evidence, vendorStatus, replayed, reference };
+    }
+    case "reportUnknown":
+      return { op: "reportUnknown", key: owner, spend, generation, attempt };
+    case "bind": {
+      const reference = resolveReference(target, action.reference);
+      const { vendorState } = action;
+      const followForMs = vendorState === "" ? null : action.followForMs;
+      return { op: "bind", key: owner, spend, generation, attempt, reference, vendorState, followForMs };
+    }
+  }
+}
+
+function resolveReference(target: Generation, reference: Reference): string {
+  const own = `pi_${spendKey(target).slice(0, 8)}_${target.generation}`;
+  switch (reference) {
+    case "own":
+      return own;
+    case "second":
+      return `${own}_b`;
+    case "shared":
+      return "pi_shared";
+    case "bound":
+      return target.reference ?? own;
+  }
+}
+
+function resolveLease(world: World, step: LeaseStep): Command {
+  const lease = at(leases, step.lease);
+  const known = findLease(world.leases, lease, leasePeriod);
+  const holder = `h${step.holder}`;
+  const token = (known?.token ?? 1n) + (step.token === "stale" ? 1n : 0n);
+  const common = { key: keyIds[0], lease, period: leasePeriod, holder };
+  if (step.action === "acquire") return { op: "acquireLease", ...common, ttlMs: step.ttlMs };
+  if (step.action === "renew") return { op: "renewLease", ...common, token, ttlMs: step.ttlMs };
+  return { op: "releaseLease", ...common, token, completed: step.action === "complete" };
+}
+
+/** The instant that a clock step means: one of the edges at which an answer changes, or one millisecond beside it. */
+function instant(world: World, step: ClockStep): number | null {
+  const all = generations(world).toSorted((a, b) => b.grantTime - a.grantTime);
+  const one = all[step.pick % Math.max(all.length, 1)];
+  const edge = (): number | null => {
+    switch (step.to) {
+      case "soon":
+        return world.now + [1, 1_000, 30_000, 3_600_000, 90_000_000, 700_000_000][step.pick % 6]!;
+      case "expiry":
+        return one?.holdExpireTime ?? null;
+      case "resend":
+        return one === undefined || one.resendSafeForMs === null ? null : one.grantTime + one.resendSafeForMs;
+      case "follow":
+        return one?.followUntil ?? null;
+      case "midnight": {
+        const days = [...world.caps.values()].filter(({ rule }) => rule.window === "DAY");
+        const cap = days[step.pick % Math.max(days.length, 1)];
+        return cap === undefined ? null : dayEnd(cap.rule.zone, world.now);
+      }
+      case "lease":
+        return findLease(world.leases, leases[0], leasePeriod)?.expireTime ?? null;
+      case "keyExpiry":
+        return Date.parse("2026-12-01T12:00:00Z") - world.now < 90_000_000 ? Date.parse("2026-12-01T12:00:00Z") : null;
+    }
+  };
+  const found = edge();
+  return found === null ? null : found + step.delta;
+}

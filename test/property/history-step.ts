@@ -1,0 +1,340 @@
+import fc from "fast-check";
+import type { CreateCap, CreateVaultKey, Evidence, Settlement } from "./command.ts";
+
+/**
+ * The steps of a random history are symbolic ("the holder's attempt", "one micro more than the headroom"): they
+ * are resolved while the history runs, so that they stay meaningful when a failing history is made smaller.
+ */
+export const customers = ["c1", "c2", "c3"] as const;
+export const periods = ["2026-11", "2026-12"] as const;
+export const purposes = ["sub", "fee:late"] as const;
+export const endpoints = ["POST /v1/charges", "POST /v1/payment_intents/pi_1/confirm"] as const;
+export const zones = [
+  "UTC",
+  "America/New_York",
+  "Asia/Kolkata",
+  "America/Sao_Paulo",
+  "Pacific/Apia",
+  "America/Havana",
+] as const;
+export const keyIds = ["k0", "k1", "k2"] as const;
+/** Byte order and dictionary order differ: the hyphen. */
+export const capIds = ["ab", "a-c", "b1", "b10", "b2"] as const;
+export const leases = ["nightly", "hourly"] as const;
+export const dollar = 1_000_000n;
+
+/** Days around which zones do something odd, and one on which none does. */
+const starts = [
+  "2026-11-30T22:00:00Z",
+  "2026-03-08T02:00:00Z",
+  "2018-11-04T00:30:00Z",
+  "2011-12-30T08:00:00Z",
+  "2026-11-01T02:00:00Z",
+].map((text) => Date.parse(text));
+
+export type Amount =
+  | { readonly kind: "fixed"; readonly amount: bigint }
+  | { readonly kind: "edge"; readonly cap: number; readonly of: "headroom" | "max"; readonly delta: number };
+
+export interface AuthorizeStep {
+  readonly kind: "authorize";
+  readonly key: number;
+  readonly customer: number;
+  readonly period: number;
+  readonly purpose: number;
+  /** Repeats the spend's last generation instead of using the fields below. */
+  readonly like: boolean;
+  readonly vary: "" | "amount" | "currency" | "vendor" | "account" | "endpoint" | "settlement" | "resend" | "key";
+  readonly amount: Amount;
+  readonly settlement: Settlement;
+  readonly resendSafeForMs: number;
+  readonly holdMs: number;
+  /** The holder's attempt, or one of a few. */
+  readonly attempt: "holder" | number;
+  readonly retry: "none" | "last" | "wrong";
+  readonly fence: "none" | "current" | "stale" | "other";
+  readonly fingerprint: number;
+  readonly dryRun: boolean;
+}
+
+export type Action =
+  | { readonly kind: "commit"; readonly amount: "held" | "less" | "more" | "zero"; readonly reference: Reference }
+  | {
+      readonly kind: "void";
+      readonly evidence: Evidence;
+      readonly vendorStatus: number;
+      readonly replayed: boolean;
+      readonly reference: Reference;
+    }
+  | { readonly kind: "reportUnknown" }
+  | {
+      readonly kind: "bind";
+      readonly reference: Reference;
+      readonly vendorState: string;
+      readonly followForMs: number | null;
+    };
+
+export type Reference = "own" | "second" | "shared" | "bound";
+
+export interface SettleStep {
+  readonly kind: "settle";
+  readonly pick: number;
+  readonly missing: boolean;
+  readonly by: "owner" | "other" | "operator";
+  readonly attempt: "holder" | number;
+  readonly action: Action;
+}
+
+export interface LeaseStep {
+  readonly kind: "lease";
+  readonly lease: number;
+  readonly holder: number;
+  readonly ttlMs: number;
+  readonly action: "acquire" | "renew" | "release" | "complete";
+  readonly token: "current" | "stale";
+}
+
+export interface ClockStep {
+  readonly kind: "clock";
+  readonly to: "soon" | "expiry" | "resend" | "follow" | "midnight" | "lease" | "keyExpiry";
+  readonly pick: number;
+  readonly delta: number;
+}
+
+export type Step =
+  | AuthorizeStep
+  | { readonly kind: "batch"; readonly items: readonly AuthorizeStep[] }
+  | SettleStep
+  | { readonly kind: "commitBatch"; readonly items: readonly SettleStep[] }
+  | LeaseStep
+  | ClockStep
+  | { readonly kind: "repeat"; readonly back: number }
+  | { readonly kind: "limit"; readonly cap: number; readonly dollars: number }
+  | { readonly kind: "revoke"; readonly key: number }
+  | { readonly kind: "sweep" }
+  | { readonly kind: "admin"; readonly command: CreateCap | CreateVaultKey };
+
+export interface History {
+  readonly start: number;
+  readonly setup: readonly (CreateCap | CreateVaultKey)[];
+  readonly steps: readonly Step[];
+}
+
+const small = (below: number): fc.Arbitrary<number> => fc.nat({ max: below - 1 });
+const often = <T>(usual: T, ...rest: T[]): fc.Arbitrary<T> =>
+  fc.oneof({ weight: 3 * rest.length + 3, arbitrary: fc.constant(usual) }, ...rest.map((one) => fc.constant(one)));
+/** As above, for policies: a history in which everything is denied shows nothing. */
+const mostly = <T>(usual: T, ...rest: T[]): fc.Arbitrary<T> =>
+  fc.oneof({ weight: 20 * rest.length, arbitrary: fc.constant(usual) }, ...rest.map((one) => fc.constant(one)));
+const attempt = fc.oneof({ weight: 4, arbitrary: fc.constant("holder" as const) }, { weight: 1, arbitrary: small(4) });
+const settlement = fc.constantFrom<Settlement>("TWO_STEP", "TWO_STEP", "RESEND_SAFE", "SEND_ONCE");
+const reference = fc.constantFrom<Reference>("own", "own", "own", "own", "second", "shared", "shared", "bound");
+
+const fixed = fc.constantFrom(1n, dollar / 2n, dollar, dollar, 2n * dollar);
+const amount: fc.Arbitrary<Amount> = fc.oneof(
+  { weight: 4, arbitrary: fixed.map((value) => ({ kind: "fixed" as const, amount: value })) },
+  {
+    weight: 1,
+    arbitrary: fc.record({
+      kind: fc.constant("edge" as const),
+      cap: small(capIds.length),
+      of: often<"headroom" | "max">("headroom", "max"),
+      delta: fc.constantFrom(-1, 0, 1),
+    }),
+  },
+);
+
+const authorizeStep: fc.Arbitrary<AuthorizeStep> = fc.record({
+  kind: fc.constant("authorize" as const),
+  key: often(0, 1, 2),
+  customer: small(customers.length),
+  period: often(0, 1),
+  purpose: often(0, 1),
+  like: fc.integer({ min: 0, max: 9 }).map((n) => n < 7),
+  vary: fc.oneof(
+    { weight: 12, arbitrary: fc.constant("" as const) },
+    {
+      weight: 2,
+      arbitrary: fc.constantFrom(
+        ...(["amount", "currency", "vendor", "account", "endpoint", "settlement", "resend", "key"] as const),
+      ),
+    },
+  ),
+  amount,
+  settlement,
+  resendSafeForMs: fc.constantFrom(30_000, 3_600_000, 82_800_000),
+  holdMs: fc.constantFrom(5_000, 60_000, 600_000),
+  attempt,
+  retry: often<AuthorizeStep["retry"]>("none", "last", "wrong"),
+  fence: often<AuthorizeStep["fence"]>("none", "current", "stale", "other"),
+  fingerprint: small(3),
+  dryRun: often(false, true).chain((dry) => (dry ? fc.boolean() : fc.constant(false))),
+});
+
+const commitAction = fc.record({
+  kind: fc.constant("commit" as const),
+  amount: often<"held" | "less" | "more" | "zero">("held", "less", "more", "zero"),
+  reference,
+});
+
+const action: fc.Arbitrary<Action> = fc.oneof(
+  { weight: 4, arbitrary: commitAction },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      kind: fc.constant("void" as const),
+      evidence: fc.constantFrom<Evidence>(
+        ...(["NEVER_SENT", "VENDOR_REFUSED", "VENDOR_REFUSED", "TOMBSTONE", "TOMBSTONE"] as const),
+        ...(["ABSENT_AFTER_QUARANTINE", "OPERATOR", "NEVER_BOUND"] as const),
+      ),
+      vendorStatus: fc.constantFrom(400, 402, 500, 500),
+      replayed: fc.boolean(),
+      reference: fc.constantFrom<Reference>("bound", "own", "second"),
+    }),
+  },
+  { weight: 2, arbitrary: fc.constant({ kind: "reportUnknown" as const }) },
+  {
+    weight: 4,
+    arbitrary: fc.record({
+      kind: fc.constant("bind" as const),
+      reference: fc.constantFrom<Reference>("own", "own", "second", "bound"),
+      vendorState: often("", "requires_action"),
+      followForMs: fc.constantFrom(600_000, 3_600_000, null),
+    }),
+  },
+);
+
+const settleStep = settleWith(action);
+
+function settleWith(what: fc.Arbitrary<Action>): fc.Arbitrary<SettleStep> {
+  return fc.record({
+    kind: fc.constant("settle" as const),
+    pick: often(0, 1, 2, 5),
+    missing: mostly(false, true),
+    by: fc.oneof(
+      { weight: 12, arbitrary: fc.constant("owner" as const) },
+      { weight: 1, arbitrary: fc.constant("other" as const) },
+      { weight: 1, arbitrary: fc.constant("operator" as const) },
+    ),
+    attempt,
+    action: what,
+  });
+}
+
+const leaseStep: fc.Arbitrary<LeaseStep> = fc.record({
+  kind: fc.constant("lease" as const),
+  lease: often(0, 1),
+  holder: small(2),
+  ttlMs: fc.constantFrom(1_000, 60_000, 3_600_000),
+  action: fc.constantFrom<LeaseStep["action"]>(
+    ...(["acquire", "acquire", "acquire", "acquire", "renew", "renew", "release", "complete"] as const),
+  ),
+  token: often<LeaseStep["token"]>("current", "stale"),
+});
+
+const clockStep: fc.Arbitrary<ClockStep> = fc.record({
+  kind: fc.constant("clock" as const),
+  to: fc.constantFrom<ClockStep["to"]>(
+    ...(["soon", "expiry", "expiry", "resend", "follow", "midnight", "lease", "keyExpiry"] as const),
+  ),
+  pick: small(6),
+  delta: fc.constantFrom(-1, 0, 1),
+});
+
+const capRule = (cap: fc.Arbitrary<string>): fc.Arbitrary<CreateCap> =>
+  fc.record({
+    op: fc.constant("createCap" as const),
+    cap,
+    currency: mostly("usd", "eur"),
+    limit: fc.constantFrom(0n, 4n * dollar, 8n * dollar, 8n * dollar + 1n, 20n * dollar, 20n * dollar, 1_000n * dollar),
+    maxPerSpend: mostly<bigint | null>(null, 3n * dollar),
+    window: fc.constantFrom("LIFETIME" as const, "DAY" as const, "BILLING_PERIOD" as const),
+    zone: fc.constantFrom(...zones),
+    perCustomer: often(false, true),
+    scope: often<CreateCap["scope"]>(
+      {},
+      { key: "k1" },
+      { vendor: "stripe" },
+      { endpoint: endpoints[0] },
+      { customer: "c2" },
+      { purpose: "sub", key: "k0" },
+    ),
+  });
+
+const keyRule = (key: fc.Arbitrary<string>): fc.Arbitrary<CreateVaultKey> =>
+  fc.record({
+    op: fc.constant("createVaultKey" as const),
+    key,
+    vendor: mostly("stripe", "twilio"),
+    endpoints: mostly<readonly string[]>(
+      [endpoints[0], "POST /v1/payment_intents/:id/confirm"],
+      [endpoints[0]],
+      ["POST /v1/charges/:id"],
+    ),
+    periods: mostly<readonly string[]>([...periods], [], ["2026-11"]),
+    purposes: mostly<readonly string[]>([], ["sub"]),
+    customers: mostly<readonly string[]>([], ["c1", "c2"]),
+    maxPerSpend: mostly<CreateVaultKey["maxPerSpend"]>(
+      null,
+      { currency: "usd", amount: 3n * dollar },
+      { currency: "eur", amount: 3n * dollar },
+    ),
+    expireTime: mostly<number | null>(null, Date.parse("2026-12-01T12:00:00Z")),
+  });
+
+const step: fc.Arbitrary<Step> = fc.oneof(
+  { weight: 40, arbitrary: authorizeStep },
+  {
+    weight: 5,
+    arbitrary: fc.record({
+      kind: fc.constant("batch" as const),
+      items: fc.array(authorizeStep, { minLength: 2, maxLength: 6 }),
+    }),
+  },
+  { weight: 30, arbitrary: settleStep },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      kind: fc.constant("commitBatch" as const),
+      items: fc.array(settleWith(commitAction), { minLength: 2, maxLength: 5 }),
+    }),
+  },
+  { weight: 8, arbitrary: leaseStep },
+  { weight: 12, arbitrary: clockStep },
+  { weight: 12, arbitrary: fc.record({ kind: fc.constant("repeat" as const), back: small(8) }) },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      kind: fc.constant("limit" as const),
+      cap: small(capIds.length),
+      dollars: fc.constantFrom(0, 4, 8, 20, 50),
+    }),
+  },
+  { weight: 1, arbitrary: fc.record({ kind: fc.constant("revoke" as const), key: small(keyIds.length) }) },
+  { weight: 5, arbitrary: fc.constant({ kind: "sweep" as const }) },
+  {
+    weight: 2,
+    arbitrary: fc
+      .oneof(capRule(fc.constantFrom(...capIds)), keyRule(fc.constant("k2")))
+      .map((command) => ({ kind: "admin" as const, command })),
+  },
+);
+
+/** Random histories of up to `steps` steps, with two vault keys and two or three caps from the beginning. */
+export function histories(steps: number): fc.Arbitrary<History> {
+  return fc.record({
+    start: fc.constantFrom(...starts),
+    setup: fc
+      .tuple(
+        keyRule(fc.constant("k0")),
+        keyRule(fc.constant("k1")),
+        fc.uniqueArray(capRule(fc.constantFrom(...capIds)), {
+          minLength: 1,
+          maxLength: 3,
+          selector: (rule) => rule.cap,
+        }),
+      )
+      .map(([k0, k1, caps]) => [k0, k1, ...caps]),
+    steps: fc.array(step, { minLength: 1, maxLength: steps, size: "max" }),
+  });
+}

@@ -1,0 +1,113 @@
+import type { Answer, Authorize, CounterName, CreateCap, CreateVaultKey } from "./command.ts";
+import type { World } from "./model-world.ts";
+import { dayEnd, windowLabel } from "./model-window.ts";
+
+export interface Cap {
+  readonly rule: CreateCap;
+  limit: bigint;
+}
+
+export interface Counter {
+  readonly name: CounterName;
+  committed: bigint;
+  held: bigint;
+}
+
+export interface VaultKey {
+  readonly policy: CreateVaultKey;
+  revoked: boolean;
+}
+
+export function endpointMatches(template: string, endpoint: string): boolean {
+  const wanted = template.split("/");
+  const given = endpoint.split("/");
+  return (
+    wanted.length === given.length &&
+    wanted.every((segment, i) => segment === given[i] || (segment.startsWith(":") && given[i] !== ""))
+  );
+}
+
+const pins = (list: readonly string[], value: string): boolean => list.length === 0 || list.includes(value);
+
+/** The rule of the vault key that denies a request, in the order in which the rules are judged. */
+export function keyDenial(key: VaultKey, request: Authorize, now: number): string | null {
+  const { policy } = key;
+  if (key.revoked) return "VAULT_KEY_REVOKED";
+  if (policy.expireTime !== null && now >= policy.expireTime) return "VAULT_KEY_EXPIRED";
+  if (policy.vendor !== request.vendor) return "VENDOR";
+  if (!policy.endpoints.some((template) => endpointMatches(template, request.endpoint))) return "ENDPOINT";
+  if (!pins(policy.periods, request.period)) return "BILLING_PERIOD";
+  if (!pins(policy.purposes, request.purpose)) return "PURPOSE";
+  if (!pins(policy.customers, request.customer)) return "CUSTOMER";
+  if (policy.maxPerSpend === null) return null;
+  if (policy.maxPerSpend.currency !== request.currency) return "CURRENCY";
+  return request.amount > policy.maxPerSpend.amount ? "MAX_PER_SPEND" : null;
+}
+
+function capMatches(cap: Cap, request: Authorize): boolean {
+  const { scope } = cap.rule;
+  return (
+    (scope.key === undefined || scope.key === request.key) &&
+    (scope.vendor === undefined || scope.vendor === request.vendor) &&
+    (scope.endpoint === undefined || endpointMatches(scope.endpoint, request.endpoint)) &&
+    (scope.customer === undefined || scope.customer === request.customer) &&
+    (scope.purpose === undefined || scope.purpose === request.purpose)
+  );
+}
+
+/** The caps that a request draws on, by id in byte order: that order decides which cap is named in a denial. */
+export function matchingCaps(world: World, request: Authorize): readonly Cap[] {
+  return [...world.caps.values()]
+    .filter((cap) => capMatches(cap, request))
+    .toSorted((a, b) => (a.rule.cap < b.rule.cap ? -1 : 1));
+}
+
+/** The counter of a cap for a request granted now. It comes into being when it is first looked at. */
+export function counterOf(world: World, cap: Cap, request: Authorize): Counter {
+  const { rule } = cap;
+  const window = windowLabel(rule.window, world.rules.zone(rule), request.period, world.now);
+  return counterNamed(world, { cap: rule.cap, window, customer: rule.perCustomer ? request.customer : "" });
+}
+
+export function counterNamed(world: World, name: CounterName): Counter {
+  const id = `${name.cap}|${name.window}|${name.customer}`;
+  let counter = world.counters.get(id);
+  if (counter === undefined) {
+    counter = { name, committed: 0n, held: 0n };
+    world.counters.set(id, counter);
+  }
+  return counter;
+}
+
+/** Committed, held and headroom of a counter, as GetCap and a denial show them. */
+export function usageOf(cap: Cap, counter: Counter): Answer {
+  return {
+    error: null,
+    committed: counter.committed,
+    held: counter.held,
+    headroom: cap.limit - counter.committed - counter.held,
+  };
+}
+
+/** The denial of one cap, or null if the request fits. */
+export function capDenial(world: World, cap: Cap, request: Authorize): Answer | null {
+  const { rule } = cap;
+  const denied = (name: string, figures: Answer = {}): Answer => ({ ...denial(name), cap: rule.cap, ...figures });
+  const key = world.keys.get(request.key);
+  if (rule.window === "BILLING_PERIOD" && key?.policy.periods.length === 0) return denied("BILLING_PERIOD_NOT_PINNED");
+  if (rule.currency !== request.currency) return denied("CURRENCY");
+  if (rule.maxPerSpend !== null && request.amount > rule.maxPerSpend) return denied("MAX_PER_SPEND");
+  const counter = counterOf(world, cap, request);
+  if (world.rules.fits(cap, counter, request.amount)) return null;
+  return denied("CAP_HEADROOM", {
+    ...usageOf(cap, counter),
+    limit: cap.limit,
+    shortBy: request.amount - (cap.limit - counter.committed - counter.held),
+    window: counter.name.window,
+    windowEnd: rule.window === "DAY" ? dayEnd(rule.zone, world.now) : null,
+  });
+}
+
+export function denial(rule: string): Answer {
+  return { error: null, disposition: "DENIED", rule, cap: null, name: null };
+}

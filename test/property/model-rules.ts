@@ -1,0 +1,78 @@
+import type { Answer, Authorize, Void } from "./command.ts";
+import { capDenial, counterOf, type Cap } from "./model-cap.ts";
+import { fenceHolds } from "./model-lease.ts";
+import { unfollow, voidWith, type Generation, type Hold, type Rules, type World } from "./model-world.ts";
+
+/** The rules as they are meant. */
+export const rules: Rules = {
+  fits: (cap, counter, amount) => amount <= cap.limit - counter.committed - counter.held,
+  zone: (rule) => rule.zone,
+  reserve,
+  differences,
+  fenceHolds,
+  takeover,
+  mayFollow: (voided, request) =>
+    voided.evidence === "NEVER_SENT" ||
+    voided.evidence === "NEVER_BOUND" ||
+    request.retryAfterGeneration === voided.generation,
+  proves,
+  expire: (generation) => {
+    if (generation.settlement === "TWO_STEP" && !generation.bound) voidWith(generation, "NEVER_BOUND");
+    else rules.toDoubt(generation);
+  },
+  toDoubt: (generation) => {
+    unfollow(generation);
+    generation.state = "IN_DOUBT";
+  },
+  settle: (_world, generation, amount) => {
+    for (const hold of generation.holds) {
+      hold.counter.held -= hold.amount;
+      hold.counter.committed += amount;
+    }
+  },
+  repeat: () => {},
+};
+
+function reserve(world: World, request: Authorize, caps: readonly Cap[]): readonly Hold[] | Answer {
+  for (const cap of caps) {
+    const denied = capDenial(world, cap, request);
+    if (denied !== null) return denied;
+  }
+  return caps.map((cap) => {
+    const counter = counterOf(world, cap, request);
+    counter.held += request.amount;
+    return { counter, amount: request.amount };
+  });
+}
+
+function differences(live: Generation, request: Authorize): readonly string[] {
+  const differs: [string, boolean][] = [
+    ["endpoint", live.endpoint !== request.endpoint],
+    ["resend_safe_for", live.resendSafeForMs !== request.resendSafeForMs],
+    ["settlement", live.settlement !== request.settlement],
+    ["spend.amount", live.amount !== request.amount || live.currency !== request.currency],
+    ["vendor", live.vendor !== request.vendor],
+    ["vendor_account", live.vendorAccount !== request.vendorAccount],
+  ];
+  return differs.filter(([, different]) => different).map(([field]) => field);
+}
+
+function takeover(live: Generation, request: Authorize, now: number): "CONTINUE" | "START_ANEW" | "IN_DOUBT" {
+  const drifted = live.fingerprint !== "" && request.fingerprint !== "" && live.fingerprint !== request.fingerprint;
+  switch (live.settlement) {
+    case "TWO_STEP":
+      return drifted && !live.bound ? "START_ANEW" : "CONTINUE";
+    case "RESEND_SAFE":
+      return !drifted && now < live.grantTime + (live.resendSafeForMs ?? 0) ? "CONTINUE" : "IN_DOUBT";
+    default:
+      return "IN_DOUBT";
+  }
+}
+
+function proves(generation: Generation, request: Void): boolean {
+  if (request.key === null) return request.evidence === "OPERATOR";
+  if (generation.bound) return request.evidence === "TOMBSTONE" && request.reference === generation.reference;
+  if (request.evidence === "NEVER_SENT") return !generation.told;
+  if (request.evidence !== "VENDOR_REFUSED") return false;
+  return !generation.told || request.vendorStatus === 402 || (request.vendorStatus === 400 && request.replayed);
+}

@@ -1,0 +1,127 @@
+import type { Answer, Bind, Commit, Identity, ReportUnknown, Void } from "./command.ts";
+import {
+  chargeName,
+  findGeneration,
+  isLive,
+  shown,
+  spendKey,
+  unfollow,
+  voidWith,
+  type Generation,
+  type World,
+} from "./model-world.ts";
+
+const weekMs = 7 * 24 * 3_600_000;
+
+interface Settling {
+  readonly key: string | null;
+  readonly spend: Identity;
+  readonly generation: number;
+}
+
+/** The generation that a call settles, or why the caller may not. A null key is the operator. */
+function settled(world: World, request: Settling): Generation | Answer {
+  const generation = findGeneration(world, request.spend, request.generation);
+  if (generation === undefined) return { error: "NOT_FOUND" };
+  return request.key === null || request.key === generation.key ? generation : { error: "OTHER_VAULT_KEY" };
+}
+
+function isAnswer(found: Generation | Answer): found is Answer {
+  return "error" in found;
+}
+
+export function commit(world: World, request: Commit): Answer {
+  const found = settled(world, request);
+  if (isAnswer(found)) return found;
+  if (found.state === "VOIDED") return contradict(world, found, request, request.amount, "ALREADY_VOIDED");
+  if (found.state === "COMMITTED") return recommit(world, found, request);
+  const charge = chargeName(found, request.reference);
+  const settledBy = world.charges.get(charge);
+  if (settledBy !== undefined && settledBy !== found) {
+    // One charge settles one spend, and it was counted there.
+    return contradict(world, found, request, 0n, "REFERENCE_ALREADY_COMMITTED");
+  }
+  if (found.bound && found.reference !== request.reference) {
+    return contradict(world, found, request, request.amount, "COMMIT_CONTRADICTS");
+  }
+  unfollow(found);
+  world.charges.set(charge, found);
+  found.state = "COMMITTED";
+  found.reference = request.reference;
+  found.committed = request.amount;
+  world.rules.settle(world, found, request.amount);
+  return committed(found);
+}
+
+function committed(generation: Generation): Answer {
+  return { ...shown(generation), overCommitted: (generation.committed ?? 0n) > generation.amount };
+}
+
+function recommit(world: World, found: Generation, request: Commit): Answer {
+  const counted = found.committed ?? 0n;
+  if (found.reference !== request.reference) {
+    return contradict(world, found, request, request.amount, "COMMIT_CONTRADICTS");
+  }
+  if (counted === request.amount) return committed(found);
+  const more = request.amount > counted ? request.amount - counted : 0n;
+  return contradict(world, found, request, more, "COMMIT_CONTRADICTS");
+}
+
+/**
+ * Keeps a second truth: the charge changes no state, but `count` of it counts as committed. Told again, only
+ * what it is more than before counts.
+ */
+function contradict(world: World, generation: Generation, request: Commit, count: bigint, error: string): Answer {
+  const name = `${chargeName(generation, request.reference)}|${spendKey(generation)}-${generation.generation}`;
+  const before = world.contradictions.get(name)?.counted ?? 0n;
+  const counted = count > before ? count : before;
+  world.contradictions.set(name, { generation, counted });
+  for (const hold of generation.holds) hold.counter.committed += counted - before;
+  return { error };
+}
+
+export function voidSpend(world: World, request: Void): Answer {
+  const found = settled(world, request);
+  if (isAnswer(found)) return found;
+  if (found.state === "VOIDED") return shown(found);
+  if (found.state === "COMMITTED") return { error: "ALREADY_COMMITTED" };
+  if (request.key !== null && found.attempt !== request.attempt) return { error: "ATTEMPT_SUPERSEDED" };
+  if (world.rules.proves(found, request)) {
+    voidWith(found, request.evidence);
+    return shown(found);
+  }
+  world.rules.toDoubt(found);
+  return { error: "EVIDENCE_INSUFFICIENT" };
+}
+
+export function reportUnknown(world: World, request: ReportUnknown): Answer {
+  const found = settled(world, request);
+  if (isAnswer(found)) return found;
+  if (!isLive(found)) return { error: terminalReason(found) };
+  if (found.attempt !== request.attempt) return { error: "ATTEMPT_SUPERSEDED" };
+  if (found.state === "HELD") world.rules.toDoubt(found);
+  return shown(found);
+}
+
+export function bind(world: World, request: Bind): Answer {
+  const found = settled(world, request);
+  if (isAnswer(found)) return found;
+  if (!isLive(found)) return { error: terminalReason(found) };
+  if (found.settlement !== "TWO_STEP") return { error: "STATE_NOT_ALLOWED" };
+  if (found.bound && found.reference !== request.reference) {
+    // Also for a superseded attempt: it has to cancel its own object.
+    return { error: "ALREADY_BOUND", winner: found.reference };
+  }
+  if (found.attempt !== request.attempt) return { error: "ATTEMPT_SUPERSEDED" };
+  // A known vendor state is not a doubt.
+  if (request.vendorState !== "") found.state = "HELD";
+  found.bound = true;
+  found.reference = request.reference;
+  found.vendorState = request.vendorState;
+  found.followUntil = request.vendorState === "" ? null : world.now + (request.followForMs ?? weekMs);
+  return shown(found);
+}
+
+function terminalReason(generation: Generation): string {
+  return generation.state === "COMMITTED" ? "ALREADY_COMMITTED" : "ALREADY_VOIDED";
+}

@@ -1,0 +1,162 @@
+import { createHash } from "node:crypto";
+import type { Answer, Authorize, CreateCap, Evidence, Fence, Identity, Settlement, State, Void } from "./command.ts";
+import type { Cap, Counter, VaultKey } from "./model-cap.ts";
+import type { Leases } from "./model-lease.ts";
+
+/** What one generation takes from one counter. */
+export interface Hold {
+  counter: Counter;
+  readonly amount: bigint;
+}
+
+/** One generation of one spend. */
+export interface Generation extends Identity {
+  readonly generation: number;
+  readonly key: string;
+  readonly vendor: string;
+  readonly vendorAccount: string;
+  readonly endpoint: string;
+  readonly currency: string;
+  readonly amount: bigint;
+  readonly settlement: Settlement;
+  readonly resendSafeForMs: number | null;
+  readonly fingerprint: string;
+  readonly grantTime: number;
+  readonly holds: readonly Hold[];
+  state: State;
+  attempt: string;
+  /** What the holding attempt was told last. */
+  told: boolean;
+  holdExpireTime: number;
+  bound: boolean;
+  reference: string | null;
+  vendorState: string;
+  followUntil: number | null;
+  committed: bigint | null;
+  evidence: Evidence | null;
+}
+
+/**
+ * The decisions that guard money, one function each, so that a broken system is the model with one of them
+ * replaced.
+ */
+export interface Rules {
+  /** Whether an amount still fits a counter. */
+  fits(cap: Cap, counter: Counter, amount: bigint): boolean;
+  /** The zone whose local date is a DAY cap's window. */
+  zone(rule: CreateCap): string;
+  /** Takes the amount from every cap, or from none and says which one denied. */
+  reserve(world: World, request: Authorize, caps: readonly Cap[]): readonly Hold[] | Answer;
+  /** The fields in which a repeat differs from the live generation. */
+  differences(live: Generation, request: Authorize): readonly string[];
+  fenceHolds(leases: Leases, fence: Fence, now: number): boolean;
+  /** What a request may do with a generation whose hold is not running any more. */
+  takeover(live: Generation, request: Authorize, now: number): "CONTINUE" | "START_ANEW" | "IN_DOUBT";
+  /** Whether a voided generation may be followed by the next one. */
+  mayFollow(voided: Generation, request: Authorize): boolean;
+  /** Whether the evidence proves that no charge exists. */
+  proves(generation: Generation, request: Void): boolean;
+  /** Ends the hold that ran out. */
+  expire(generation: Generation): void;
+  toDoubt(generation: Generation): void;
+  /** Settles the holds of a committed generation. */
+  settle(world: World, generation: Generation, amount: bigint): void;
+  /** Answers the same attempt while its hold runs. */
+  repeat(world: World, generation: Generation): void;
+}
+
+export interface World {
+  readonly rules: Rules;
+  now: number;
+  readonly keys: Map<string, VaultKey>;
+  readonly caps: Map<string, Cap>;
+  readonly counters: Map<string, Counter>;
+  readonly leases: Leases;
+  /** Generations of each spend, oldest first. */
+  readonly spends: Map<string, Generation[]>;
+  /** Which generation a vendor's charge settles. */
+  readonly charges: Map<string, Generation>;
+  /** What was counted as committed for charges that no state allowed, by charge and generation. */
+  readonly contradictions: Map<string, { readonly generation: Generation; counted: bigint }>;
+}
+
+export function createWorld(rules: Rules, now: number): World {
+  return {
+    rules,
+    now,
+    keys: new Map(),
+    caps: new Map(),
+    counters: new Map(),
+    leases: new Map(),
+    spends: new Map(),
+    charges: new Map(),
+    contradictions: new Map(),
+  };
+}
+
+const digest = (text: string): string => createHash("sha256").update(text).digest("hex").slice(0, 32);
+const identityText = (spend: Identity): string => `${spend.customer}:${spend.period}:${spend.purpose}`;
+
+export const spendKey = (spend: Identity): string => digest(identityText(spend));
+
+export function idempotencyKey(spend: Identity, generation: number): string {
+  return digest(generation === 1 ? identityText(spend) : `${identityText(spend)}\ng${generation}`);
+}
+
+export function authorizationName(spend: Identity, generation: number): string {
+  return `authorizations/${spendKey(spend)}-${generation}`;
+}
+
+export const chargeName = (generation: Generation, reference: string): string =>
+  `${generation.vendor}|${generation.vendorAccount}|${reference}`;
+
+export function latest(world: World, spend: Identity): Generation | undefined {
+  return world.spends.get(spendKey(spend))?.at(-1);
+}
+
+export function findGeneration(world: World, spend: Identity, generation: number): Generation | undefined {
+  return world.spends.get(spendKey(spend))?.[generation - 1];
+}
+
+export const isLive = (generation: Generation): boolean =>
+  generation.state === "HELD" || generation.state === "IN_DOUBT";
+
+export const holdRuns = (generation: Generation, now: number): boolean =>
+  generation.state === "HELD" && now < generation.holdExpireTime;
+
+/** The vendor object is in a known, unfinished state: neither expired nor in doubt. */
+export const isFollowed = (generation: Generation, now: number): boolean =>
+  generation.vendorState !== "" && generation.followUntil !== null && now < generation.followUntil;
+
+/** The figures by which an authorization is shown. */
+export function shown(generation: Generation): Answer {
+  return {
+    error: null,
+    name: authorizationName(generation, generation.generation),
+    state: generation.state,
+    generation: generation.generation,
+    idempotencyKey: idempotencyKey(generation, generation.generation),
+    vaultKey: generation.key,
+    amount: generation.amount,
+    grantTime: generation.grantTime,
+    holdExpireTime: generation.holdExpireTime,
+    reference: generation.reference,
+    vendorState: generation.vendorState,
+    followUntil: generation.followUntil,
+    committedAmount: generation.committed,
+    evidence: generation.evidence,
+  };
+}
+
+/** A generation that is not waiting for its vendor object any more. */
+export function unfollow(generation: Generation): void {
+  generation.vendorState = "";
+  generation.followUntil = null;
+}
+
+export function voidWith(generation: Generation, evidence: Evidence): void {
+  unfollow(generation);
+  generation.state = "VOIDED";
+  generation.evidence = evidence;
+  for (const hold of generation.holds) hold.counter.held -= hold.amount;
+}

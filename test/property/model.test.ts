@@ -1,0 +1,58 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { explain, histories, runHistory, type Difference } from "./history.ts";
+import { createModel } from "./model.ts";
+import { plantedBugs } from "./planted-bugs.ts";
+import type { Rules } from "./model-world.ts";
+
+const runs = 1_000;
+const length = 80;
+
+/** How many histories it takes until a difference shows, and that difference; null if none does. */
+async function hunt(rules: Rules | undefined, seed: number): Promise<{ tries: number; found: Difference } | null> {
+  const drawn = fc.sample(histories(length), { numRuns: runs, seed });
+  for (const [i, history] of drawn.entries()) {
+    const found = await runHistory(history, createModel(history.start, rules));
+    if (found !== null) return { tries: i + 1, found };
+  }
+  return null;
+}
+
+describe("the reference model", () => {
+  test("agrees with itself, adds up after every history, and every answer occurs", async () => {
+    const seen = new Map<string, number>();
+    const count = (name: unknown): void => void seen.set(String(name), (seen.get(String(name)) ?? 0) + 1);
+    for (const history of fc.sample(histories(length), { numRuns: runs, seed: 1 })) {
+      const found = await runHistory(history, createModel(history.start), {
+        observe: (_command, answers) => {
+          for (const answer of answers) count(answer.error ?? answer.rule ?? answer.disposition ?? answer.answer);
+        },
+      });
+      expect(found === null ? null : explain(found)).toBeNull();
+    }
+    const rare = expectedAnswers.filter((name) => (seen.get(name) ?? 0) < 20);
+    expect(rare, JSON.stringify([...seen])).toEqual([]);
+  });
+
+  test.each(Object.entries(plantedBugs))("catches a planted bug: %s", async (_name, rules) => {
+    const caught = await hunt(rules, 2);
+    expect(caught).not.toBeNull();
+    if (process.env["HISTORY_VERBOSE"] !== undefined) console.log(_name, caught?.tries, caught?.found.what);
+  });
+});
+
+const expectedAnswers = [
+  ...["GRANTED", "ALREADY_COMMITTED", "ALREADY_FAILED", "IN_PROGRESS", "IN_DOUBT"],
+  ...["CAP_HEADROOM", "MAX_PER_SPEND", "CURRENCY", "VAULT_KEY_REVOKED", "VAULT_KEY_EXPIRED", "VENDOR", "ENDPOINT"],
+  ...["BILLING_PERIOD", "PURPOSE", "CUSTOMER", "BILLING_PERIOD_NOT_PINNED", "FENCING_TOKEN"],
+  ...[
+    "NOT_FOUND",
+    "SPEND_MISMATCH",
+    "OTHER_VAULT_KEY",
+    "ATTEMPT_SUPERSEDED",
+    "GENERATION_NOT_FOUND",
+    "ALREADY_COMMITTED",
+  ],
+  ...["ALREADY_VOIDED", "COMMIT_CONTRADICTS", "REFERENCE_ALREADY_COMMITTED", "EVIDENCE_INSUFFICIENT", "ALREADY_BOUND"],
+  ...["STATE_NOT_ALLOWED", "ALREADY_EXISTS", "ACQUIRED", "HELD_BY_OTHER", "ALREADY_COMPLETED"],
+];

@@ -1,0 +1,109 @@
+import { counterOf, counterNamed, capDenial } from "./model-cap.ts";
+import { rules } from "./model-rules.ts";
+import { localDate } from "./model-window.ts";
+import { chargeName, voidWith, type Hold, type Rules } from "./model-world.ts";
+
+/** Defects that peers really had, each planted into the model by replacing one rule. */
+export const plantedBugs: Readonly<Record<string, Rules>> = {
+  "a hold that expires is released": {
+    ...rules,
+    expire: (generation) => voidWith(generation, "ABSENT_AFTER_QUARANTINE"),
+  },
+  "in doubt is not counted": {
+    ...rules,
+    toDoubt: (generation) => {
+      if (generation.state === "IN_DOUBT") return;
+      generation.state = "IN_DOUBT";
+      for (const hold of generation.holds) hold.counter.held -= hold.amount;
+    },
+  },
+  "a new generation follows one in doubt": {
+    ...rules,
+    takeover: (live, request, now) => {
+      const meant = rules.takeover(live, request, now);
+      return meant === "IN_DOUBT" ? "START_ANEW" : meant;
+    },
+  },
+  "a denial leaves the caps before it reserved": {
+    ...rules,
+    reserve: (world, request, caps) => {
+      const holds: Hold[] = [];
+      for (const cap of caps) {
+        const denied = capDenial(world, cap, request);
+        if (denied !== null) return denied;
+        const counter = counterOf(world, cap, request);
+        counter.held += request.amount;
+        holds.push({ counter, amount: request.amount });
+      }
+      return holds;
+    },
+  },
+  "a replayed 500 voids": {
+    ...rules,
+    proves: (generation, request) =>
+      rules.proves(generation, request) ||
+      (!generation.bound && request.evidence === "VENDOR_REFUSED" && request.replayed),
+  },
+  "an attempt that may have sent voids as never sent": {
+    ...rules,
+    proves: (generation, request) =>
+      rules.proves(generation, request) || (!generation.bound && request.evidence === "NEVER_SENT"),
+  },
+  "a bound authorization is voided without its tombstone": {
+    ...rules,
+    proves: (generation, request) =>
+      rules.proves({ ...generation, bound: false }, request) || rules.proves(generation, request),
+  },
+  "a cap lets one micro too much through": {
+    ...rules,
+    fits: (cap, counter, amount) => rules.fits(cap, counter, amount - 1n),
+  },
+  "a day is the day in UTC": { ...rules, zone: () => "UTC" },
+  "a hold moves into the window of the commit": {
+    ...rules,
+    settle: (world, generation, amount) => {
+      for (const hold of generation.holds) {
+        hold.counter.held -= hold.amount;
+        const rule = world.caps.get(hold.counter.name.cap)?.rule;
+        const now =
+          rule === undefined || rule.window !== "DAY" ? hold.counter.name.window : localDate(rule.zone, world.now);
+        hold.counter = counterNamed(world, { ...hold.counter.name, window: now });
+        hold.counter.committed += amount;
+      }
+    },
+  },
+  "a commit settles the held amount": {
+    ...rules,
+    settle: (world, generation) => rules.settle(world, generation, generation.amount),
+  },
+  "a repeat reserves again": {
+    ...rules,
+    repeat: (_world, generation) => {
+      for (const hold of generation.holds) hold.counter.held += hold.amount;
+    },
+  },
+  "a repeat is not compared": { ...rules, differences: () => [] },
+  "a stale fencing token is accepted": {
+    ...rules,
+    fenceHolds: (leases, fence) => leases.has(`${fence.lease}:${fence.period}`),
+  },
+  "a failed spend is tried again without being asked": { ...rules, mayFollow: () => true },
+  "a request is sent again after the vendor forgot its key": {
+    ...rules,
+    takeover: (live, request, now) =>
+      live.settlement === "RESEND_SAFE"
+        ? rules.takeover(live, request, live.grantTime)
+        : rules.takeover(live, request, now),
+  },
+  "a one-call request is sent again with another body": {
+    ...rules,
+    takeover: (live, request, now) => rules.takeover(live, { ...request, fingerprint: "" }, now),
+  },
+  "a commit settles a charge of another spend": {
+    ...rules,
+    settle: (world, generation, amount) => {
+      rules.settle(world, generation, amount);
+      world.charges.delete(chargeName(generation, generation.reference ?? ""));
+    },
+  },
+};
