@@ -1,0 +1,136 @@
+import type { IncomingMessage, ServerResponse } from "node:http";
+import { constants, type Http2ServerRequest, type Http2ServerResponse } from "node:http2";
+import type { DescMethod } from "@bufbuild/protobuf";
+import { type ConnectRouter, createConnectRouter, type HandlerContext, type Interceptor } from "@connectrpc/connect";
+import type { UniversalHandler, UniversalServerRequest } from "@connectrpc/connect/protocol";
+import {
+  compressionGzip,
+  universalRequestFromNodeRequest,
+  universalResponseToNodeResponse,
+} from "@connectrpc/connect-node";
+import type { ErrorLog } from "./errors.ts";
+import type { ListenerLimits } from "./listener-limits.ts";
+
+export interface DispatchOptions {
+  readonly routes: (router: ConnectRouter) => void;
+  /** The first is the outermost. */
+  readonly interceptors: readonly Interceptor[];
+  /** Runs on the headers, before the body is read. */
+  readonly requestGate?: (context: HandlerContext) => void | Promise<void>;
+  readonly limits: ListenerLimits;
+  readonly shutdownSignal: AbortSignal;
+  readonly log: ErrorLog;
+}
+
+type NodeRequest = IncomingMessage | Http2ServerRequest;
+type NodeResponse = ServerResponse | Http2ServerResponse;
+
+export interface Dispatcher {
+  readonly handle: (request: NodeRequest, response: NodeResponse) => void;
+  /** Whether a path belongs to an RPC that streams, and so may live long. */
+  readonly isStreaming: (path: string | undefined) => boolean;
+}
+
+/**
+ * Serves the routes over Connect, gRPC and gRPC-Web. A path is served only if it equals the RPC's path byte for
+ * byte: no query, no escapes, no double or missing slash. So whatever decides by path elsewhere, a load balancer
+ * for example, decides about the same RPC as this server.
+ */
+export function createDispatcher(options: DispatchOptions): Dispatcher {
+  const { limits, log } = options;
+  const handlers = createHandlers(options);
+
+  function handle(request: NodeRequest, response: NodeResponse): void {
+    const handler = handlers.get(request.url ?? "");
+    if (handler === undefined) return refuse(request, response, 404);
+    if (request.rawHeaders.length > 2 * limits.headersMax) return refuse(request, response, 431);
+    let universal: UniversalServerRequest;
+    try {
+      universal = universalRequestFromNodeRequest(
+        request as IncomingMessage,
+        response as ServerResponse,
+        undefined,
+        undefined,
+      );
+    } catch {
+      // No authority, or one that no URL can have. Thrown from an event listener it would end the process.
+      return refuse(request, response, 400);
+    }
+    if (handler.method.methodKind === "unary") applyDeadline(universal.header, limits.timeoutMaxMs);
+    handler(universal)
+      .then((answer) => universalResponseToNodeResponse(answer, response))
+      .catch((error: unknown) => {
+        if (universal.signal.aborted) return;
+        log.error({ err: error, method: handler.method.name }, "the response could not be written");
+        response.destroy();
+      });
+  }
+
+  return {
+    handle,
+    isStreaming: (path) => (handlers.get(path ?? "")?.method.methodKind ?? "unary") !== "unary",
+  };
+}
+
+function createHandlers(options: DispatchOptions): ReadonlyMap<string, UniversalHandler> {
+  const { limits } = options;
+  const router = createConnectRouter({
+    interceptors: [...options.interceptors],
+    ...(options.requestGate === undefined ? {} : { requestGate: options.requestGate }),
+    readMaxBytes: limits.readMaxBytes,
+    writeMaxBytes: limits.writeMaxBytes,
+    maxTimeoutMs: limits.timeoutMaxMs,
+    jsonOptions: { ignoreUnknownFields: false },
+    shutdownSignal: options.shutdownSignal,
+    acceptCompression: [compressionGzip],
+    // Requests may be compressed, responses are not: every client offers gzip, and compressing a batch's answer
+    // costs more CPU than all the rest of the call.
+    compressMinBytes: limits.writeMaxBytes,
+  });
+  options.routes(withBatchLimits(router, limits));
+  // Of two handlers for one path the later one counts, which is the one with the batch limit.
+  return new Map(router.handlers.map((handler) => [handler.requestPath, handler]));
+}
+
+/** Connect has one message limit per service. This registers the batch RPCs of a service once more, with theirs. */
+function withBatchLimits(router: ConnectRouter, limits: ListenerLimits): ConnectRouter {
+  const isBatch = (method: DescMethod) => limits.batchMethods.has(`${method.parent.typeName}.${method.name}`);
+  const wrapped: ConnectRouter = {
+    handlers: router.handlers,
+    rpc(method, implementation, options) {
+      const readMaxBytes = isBatch(method) ? limits.batchReadMaxBytes : limits.readMaxBytes;
+      router.rpc(method, implementation, { readMaxBytes, ...options });
+      return wrapped;
+    },
+    service(service, implementation, options) {
+      router.service(service, implementation, options);
+      const methods = implementation as Record<string, ((...input: never[]) => never) | undefined>;
+      for (const method of service.methods.filter(isBatch)) {
+        const fn = methods[method.localName]?.bind(implementation);
+        if (fn !== undefined) wrapped.rpc(method, fn as never, options);
+      }
+      return wrapped;
+    },
+  };
+  return wrapped;
+}
+
+/** A call without a deadline gets the longest one, so that nothing waits for ever for a caller that has gone. */
+function applyDeadline(headers: Headers, timeoutMs: number): void {
+  const grpc = headers.get("content-type")?.startsWith("application/grpc") ?? false;
+  const name = grpc ? "grpc-timeout" : "connect-timeout-ms";
+  if (!headers.has(name)) headers.set(name, grpc ? `${timeoutMs}m` : `${timeoutMs}`);
+}
+
+function refuse(request: NodeRequest, response: NodeResponse, status: number): void {
+  if ("stream" in response) {
+    const { stream } = response;
+    response.writeHead(status);
+    // Tells the client to stop sending a body that nobody will read.
+    response.end(() => stream.close(constants.NGHTTP2_NO_ERROR));
+    return;
+  }
+  if (!request.complete) response.shouldKeepAlive = false;
+  response.writeHead(status);
+  response.end();
+}

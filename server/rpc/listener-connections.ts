@@ -1,0 +1,82 @@
+import type { Socket } from "node:net";
+import type { ListenerLimits } from "./listener-limits.ts";
+
+/** What every HTTP/2 client sends first. No HTTP/1 method begins with it. */
+const preface = Buffer.from("PRI ");
+
+export interface Connections {
+  readonly accept: (socket: Socket) => void;
+  /** Ends the connections that have not said in time which protocol they speak. */
+  readonly sweep: () => void;
+  readonly destroyUndecided: () => void;
+  readonly destroyAll: () => void;
+}
+
+/** Counts the connections and hands each on when its first bytes have said which protocol it speaks. */
+export function createConnections(
+  limits: ListenerLimits,
+  handOver: (socket: Socket, isHttp2: boolean) => void,
+): Connections {
+  const all = new Set<Socket>();
+  const perPeer = new Map<string, number>();
+  const undecidedSince = new Map<Socket, number>();
+
+  function accept(socket: Socket): void {
+    const peer = socket.remoteAddress ?? "";
+    const ofPeer = perPeer.get(peer) ?? 0;
+    // For the whole life of the socket: the servers behind drop their own listeners before the last error.
+    socket.on("error", () => socket.destroy());
+    if (all.size >= limits.connectionsMax || ofPeer >= limits.connectionsPerPeerMax) return void socket.destroy();
+    all.add(socket);
+    perPeer.set(peer, ofPeer + 1);
+    undecidedSince.set(socket, performance.now());
+    socket.once("close", () => {
+      all.delete(socket);
+      undecidedSince.delete(socket);
+      const left = (perPeer.get(peer) ?? 1) - 1;
+      if (left > 0) perPeer.set(peer, left);
+      else perPeer.delete(peer);
+    });
+    peek(socket, (isHttp2) => {
+      undecidedSince.delete(socket);
+      // An HTTP/2 client that closes its side has gone; only HTTP/1 clients do so and still read. Without this the
+      // calls of a vanished client would run until their deadline.
+      if (isHttp2) socket.allowHalfOpen = false;
+      handOver(socket, isHttp2);
+    });
+  }
+
+  return {
+    accept,
+    sweep() {
+      const limit = performance.now() - limits.firstRequestMs;
+      for (const [socket, since] of undecidedSince) if (since < limit) socket.destroy();
+    },
+    destroyUndecided() {
+      for (const socket of undecidedSince.keys()) socket.destroy();
+    },
+    destroyAll() {
+      for (const socket of all) socket.destroy();
+    },
+  };
+}
+
+/** Reads until the protocol is certain, puts back what it has read, and calls `decided`. */
+function peek(socket: Socket, decided: (isHttp2: boolean) => void): void {
+  let head = Buffer.alloc(0);
+  const onEnd = () => socket.destroy();
+  const onReadable = () => {
+    const chunk = socket.read() as Buffer | null;
+    if (chunk === null) return;
+    head = Buffer.concat([head, chunk]);
+    const length = Math.min(head.length, preface.length);
+    const isHttp2 = head.subarray(0, length).equals(preface.subarray(0, length));
+    if (isHttp2 && length < preface.length) return;
+    socket.off("readable", onReadable);
+    socket.off("end", onEnd);
+    socket.unshift(head);
+    decided(isHttp2);
+  };
+  socket.on("end", onEnd);
+  socket.on("readable", onReadable);
+}

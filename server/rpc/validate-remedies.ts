@@ -1,0 +1,35 @@
+/**
+ * What a pattern of the contract allows, in words that complete "must be …". Descriptors carry no comments at run
+ * time, so the words live here; a test fails when the contract gets a pattern that is missing.
+ */
+export const remedyOfPattern: Readonly<Record<string, string>> = {
+  "^[!-9;-~]{1,128}$": "1–128 visible ASCII characters without spaces and without ':'",
+  "^[!-9;-~]{0,128}$": "at most 128 visible ASCII characters without spaces and without ':'",
+  "^[!-~]{1,128}$": "1–128 visible ASCII characters without spaces",
+  "^[!-~]{0,128}$": "at most 128 visible ASCII characters without spaces",
+  "^[!-~]{1,255}$": "1–255 visible ASCII characters without spaces, as the vendor wrote it",
+  "^[!-~]{0,255}$": "at most 255 visible ASCII characters without spaces, as the vendor wrote it",
+  "^[^\\x00-\\x1f\\x7f]*$": "one line without control characters",
+  "^[0-9a-f]{32}$": "32 lower-case hex digits: 128 random bits, made once per logical call",
+  "^([0-9a-f]{32})?$": "32 lower-case hex digits, or empty",
+  "^([0-9a-f]{64})?$": "a SHA-256 as 64 lower-case hex digits, or empty",
+  "^[a-z]{3}$": 'an ISO 4217 code in lower case, for example "usd"',
+  "^-?(0|[1-9][0-9]{0,12})(\\.[0-9]{1,6})?$":
+    'a decimal string with at most 6 decimals and at most 13 digits before the point, for example "49.90"',
+  "^[a-z][a-z0-9_]{0,31}$": 'a vendor name like "stripe": a lower-case letter, then up to 31 of a–z, 0–9 and _',
+  "^([a-z][a-z0-9_]{0,31})?$":
+    'a vendor name like "stripe" (a lower-case letter, then up to 31 of a–z, 0–9 and _), or empty',
+  "^[a-z_]{0,64}$": 'the vendor\'s word in lower case, for example "requires_action", or empty',
+  "^(GET|POST|PUT|PATCH|DELETE) (/[A-Za-z0-9_.:-]+)+$":
+    'a method, one space and a path template without a query, for example "POST /v1/charges"',
+  "^((GET|POST|PUT|PATCH|DELETE) (/[A-Za-z0-9_.:-]+)+)?$":
+    'a method, one space and a path template without a query, for example "POST /v1/charges", or empty',
+  "^authorizations/[0-9a-f]{32}-[1-9][0-9]{0,6}$":
+    "a resource name as AuthorizeSpend returned it, authorizations/{32 hex digits}-{generation}",
+  "^caps/[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$": "a resource name, caps/{cap}",
+  "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$": "1–63 of a–z, 0–9 and -, without a - at either end",
+  "^vaultKeys/[a-z0-9]{1,32}$": "a resource name, vaultKeys/{vault_key}",
+  "^(vaultKeys/[a-z0-9]{1,32})?$": "a resource name, vaultKeys/{vault_key}, or empty",
+  "^[a-z0-9]{1,32}$": "1–32 of a–z and 0–9",
+  "^[A-Za-z0-9_+/-]{0,64}$": 'an IANA time zone, for example "Europe/Berlin"',
+};
