@@ -1,0 +1,237 @@
+import { randomBytes } from "node:crypto";
+import type { ConnectRouter } from "@connectrpc/connect";
+import { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
+import type pg from "pg";
+import pino from "pino";
+import type { Config } from "./config.ts";
+import type { AuthorizeCommand, AuthorizeDecision, CommitCommand } from "./domain/spend.ts";
+import { authGate, principalInterceptor, tokenHash } from "./rpc/auth.ts";
+import { authorizationMethods } from "./rpc/authorizations.ts";
+import { capMethods } from "./rpc/caps.ts";
+import { errorInterceptor } from "./rpc/errors.ts";
+import { leaseMethods } from "./rpc/lease.ts";
+import { startListener } from "./rpc/listener.ts";
+import { spendMethods } from "./rpc/spend.ts";
+import { createHealth, createReflection, type HealthSwitch } from "./rpc/standard.ts";
+import { traceGate, traceInterceptor } from "./rpc/trace.ts";
+import { validationInterceptor, warmUpValidation } from "./rpc/validate.ts";
+import { vaultKeyMethods } from "./rpc/vault-keys.ts";
+import { checkDatabase, checkServer } from "./store/check-database.ts";
+import type { Database } from "./store/database.ts";
+import { startEmbeddedPostgres } from "./store/embedded-postgres.ts";
+import { GroupCommit } from "./store/group-commit.ts";
+import { migrate } from "./store/migrate.ts";
+import { createChangePolicy } from "./store/policy.ts";
+import { createPool, inTransaction } from "./store/postgres.ts";
+import { batchRemedy, refusalFor, refusing } from "./store/refusal.ts";
+import { authorizeBatch, type CommitResult, commitBatch } from "./store/spend.ts";
+import { startSweep } from "./store/sweep.ts";
+import { vaultKeySecret } from "./store/vault-key.ts";
+import { ensureWorkspace, operatorSecret, setOperatorToken } from "./store/workspace.ts";
+import { startTelemetry } from "./telemetry.ts";
+
+export interface AppOptions {
+  /** Instead of the database of the configuration: one that a test has started. */
+  readonly connection?: pg.ClientConfig;
+  /** Only for tests, whose cluster need not survive a power failure. */
+  readonly fsyncOff?: "allowed";
+  /** Returns that many random bytes. */
+  readonly random?: (size: number) => Uint8Array;
+  readonly log?: pino.Logger;
+}
+
+/** A running server. */
+export interface App {
+  /** For example "http://127.0.0.1:7070". */
+  readonly url: string;
+  readonly port: number;
+  /** Readiness off, drain, flush the queues, close. Never rejects; a second call waits for the first. */
+  close(): Promise<void>;
+}
+
+const services = [SpendControlService, AdminService] as const;
+
+/**
+ * Starts everything that a server consists of, in order; what was started is stopped again if a later step fails.
+ * Throws StartupError with the exit code of what is wrong.
+ */
+export async function startApp(config: Config, options: AppOptions = {}): Promise<App> {
+  const log = options.log ?? pino({ level: config.logLevel }, pino.destination(2));
+  const closers: (() => Promise<void>)[] = [];
+  let closing: Promise<void> | undefined;
+  const close = () => {
+    closing ??= closeInTurn(closers, log);
+    return closing;
+  };
+  try {
+    const telemetry = startTelemetry({
+      serviceName: "holdfast",
+      ...(config.otlpEndpoint === undefined ? {} : { otlpEndpoint: config.otlpEndpoint }),
+    });
+    closers.push(() => telemetry.shutdown());
+    const pool = await openDatabase(config, options, log, closers);
+    await bootstrap(pool, config);
+    warmUpValidation(services);
+    const health = createHealth(services);
+    const authorizations = authorizeQueue(pool, config);
+    const commits = commitQueue(pool, config);
+    closers.push(async () => void (await Promise.all([authorizations.idle(), commits.idle()])));
+    const sweep = startSweep({
+      database: pool,
+      intervalMs: config.sweepIntervalMs,
+      onResult: (error) => {
+        health.setServing(error === undefined && closing === undefined);
+        if (error !== undefined) log.warn({ err: error }, "the expiry sweep failed; it is tried again");
+      },
+    });
+    closers.push(() => sweep.stop());
+    const listener = await startListener({
+      host: config.host,
+      port: config.port,
+      routes: routesOf(pool, { authorizations, commits, health, random: options.random ?? randomBytes, log }),
+      interceptors: [traceInterceptor(), errorInterceptor(log), principalInterceptor(), validationInterceptor()],
+      requestGate: traceGate(authGate({ lookupTokenHash: secretsOf(refusing(pool)), log })),
+      log,
+    });
+    closers.push(async () => {
+      health.close();
+      await listener.close(config.shutdownGraceMs);
+    });
+    health.setServing(true);
+    log.info({ url: listener.url }, "serving");
+    return { url: listener.url, port: listener.port, close };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+async function closeInTurn(closers: readonly (() => Promise<void>)[], log: pino.Logger): Promise<void> {
+  for (const closer of closers.toReversed()) {
+    await closer().catch((error: unknown) => log.error({ err: error }, "a part of the server did not close cleanly"));
+  }
+}
+
+async function openDatabase(
+  config: Config,
+  options: AppOptions,
+  log: pino.Logger,
+  closers: (() => Promise<void>)[],
+): Promise<pg.Pool> {
+  let connection = options.connection;
+  if (connection === undefined && config.database.kind === "url") connection = { connectionString: config.database.url };
+  if (connection === undefined && config.database.kind === "embedded") {
+    const embedded = await startEmbeddedPostgres({
+      dataFolder: config.database.dataFolder,
+      log: (message) => log.info(message),
+    });
+    closers.push(() => embedded.close());
+    connection = embedded.connection;
+  }
+  if (connection === undefined) throw new Error("the configuration names no database");
+  const pool = createPool({
+    connection,
+    max: config.poolSize,
+    preparedStatements: config.preparedStatements,
+    onConnectionError: (error) => log.warn({ err: error }, "a database connection broke"),
+  });
+  closers.push(() => pool.end());
+  const fsyncOff = options.fsyncOff ?? "refused";
+  await checkServer(pool, { fsyncOff });
+  await migrate(connection, { log: (message) => log.info(message) });
+  await checkDatabase(pool, { alteredClock: config.alteredClock, fsyncOff });
+  return pool;
+}
+
+async function bootstrap(database: Database, config: Config): Promise<void> {
+  await ensureWorkspace(database, config.workspace);
+  const token = config.operatorToken;
+  if (token === undefined) return;
+  await setOperatorToken(database, config.workspace, token.split("_")[2] ?? "", tokenHash(token));
+}
+
+type AuthorizeQueue = GroupCommit<AuthorizeCommand, AuthorizeDecision>;
+type CommitQueue = GroupCommit<CommitCommand, CommitResult>;
+
+function authorizeQueue(pool: pg.Pool, config: Config): AuthorizeQueue {
+  return new GroupCommit({
+    name: "authorize",
+    run: (workspace, commands) => authorizeBatch(pool, workspace, commands),
+    classify: batchRemedy,
+    translate: refusalFor,
+    batchMax: config.batchMax,
+    queueMax: config.queueMax,
+  });
+}
+
+function commitQueue(pool: pg.Pool, config: Config): CommitQueue {
+  return new GroupCommit({
+    name: "commit",
+    run: (workspace, commands) => commitBatch(pool, workspace, commands),
+    classify: batchRemedy,
+    translate: refusalFor,
+    batchMax: config.batchMax,
+    queueMax: config.queueMax,
+  });
+}
+
+interface RouteParts {
+  readonly authorizations: AuthorizeQueue;
+  readonly commits: CommitQueue;
+  readonly health: HealthSwitch;
+  readonly random: (size: number) => Uint8Array;
+  readonly log: pino.Logger;
+}
+
+function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => void {
+  const { authorizations, commits, health, random, log } = parts;
+  const database = refusing(pool);
+  const changePolicy = createChangePolicy(async (work) => {
+    try {
+      return await inTransaction(pool, work);
+    } catch (error) {
+      throw refusalFor(error);
+    }
+  });
+  return (router) => {
+    router.service(SpendControlService, {
+      ...spendMethods({ database, authorizations, commits, rehearse: rehearsal(pool), log }),
+      ...leaseMethods(database),
+    });
+    router.service(AdminService, {
+      ...capMethods(database, changePolicy),
+      ...vaultKeyMethods(database, changePolicy, random),
+      ...authorizationMethods(database),
+    });
+    health.routes(router);
+    createReflection(services)(router);
+  };
+}
+
+const rehearsed = Symbol("rolled back on purpose");
+
+/** The same judgement as a grant, under the same locks, in a transaction that is always rolled back. */
+function rehearsal(pool: pg.Pool): (workspace: string, command: AuthorizeCommand) => Promise<AuthorizeDecision> {
+  return async (workspace, command) => {
+    let decision: AuthorizeDecision | undefined;
+    try {
+      await inTransaction(pool, async (transaction) => {
+        [decision] = await authorizeBatch(transaction, workspace, [command]);
+        throw rehearsed;
+      });
+    } catch (error) {
+      if (error !== rehearsed) throw refusalFor(error);
+    }
+    if (decision === undefined) throw new Error("a rehearsal gave no decision");
+    return decision;
+  };
+}
+
+function secretsOf(database: Database) {
+  return async (kind: "vk" | "op", workspace: string, id: string): Promise<readonly Uint8Array[]> => {
+    const secret =
+      kind === "vk" ? await vaultKeySecret(database, workspace, id) : await operatorSecret(database, workspace, id);
+    return secret === undefined ? [] : [secret];
+  };
+}

@@ -1,0 +1,158 @@
+import { createHash } from "node:crypto";
+import { HoldfastError } from "./errors.ts";
+import type { Micros, Money } from "./money.ts";
+
+export type Settlement = "TWO_STEP" | "RESEND_SAFE" | "SEND_ONCE";
+export type AuthorizationState = "HELD" | "COMMITTED" | "VOIDED" | "IN_DOUBT";
+export type VoidEvidence =
+  | "NEVER_SENT"
+  | "VENDOR_REFUSED"
+  | "TOMBSTONE"
+  | "ABSENT_AFTER_QUARANTINE"
+  | "OPERATOR"
+  | "NEVER_BOUND";
+export type Disposition = "GRANTED" | "ALREADY_COMMITTED" | "ALREADY_FAILED" | "IN_PROGRESS" | "IN_DOUBT" | "DENIED";
+export type DenialRule =
+  | "CAP_HEADROOM"
+  | "MAX_PER_SPEND"
+  | "CURRENCY"
+  | "VAULT_KEY_REVOKED"
+  | "VAULT_KEY_EXPIRED"
+  | "VENDOR"
+  | "ENDPOINT"
+  | "BILLING_PERIOD"
+  | "PURPOSE"
+  | "CUSTOMER"
+  | "BILLING_PERIOD_NOT_PINNED"
+  | "FENCING_TOKEN";
+
+/** Who asks for a change, as the audit names it. */
+export interface Actor {
+  readonly kind: "vault_key" | "operator";
+  readonly id: string;
+}
+
+/** What names a spend for ever. Amounts, times, hosts and attempts are not part of it. */
+export interface SpendIdentity {
+  readonly customerId: string;
+  readonly billingPeriod: string;
+  readonly purpose: string;
+}
+
+/** The key of one generation of a spend. */
+export interface AuthorizationId {
+  /** The stable key of generation 1. */
+  readonly spendKey: string;
+  readonly generation: number;
+}
+
+export interface LeaseFence {
+  readonly lease: string;
+  readonly billingPeriod: string;
+  readonly holderId: string;
+  readonly fencingToken: bigint;
+}
+
+export interface AuthorizeCommand {
+  readonly vaultKeyId: string;
+  readonly spend: SpendIdentity;
+  readonly amount: Money;
+  readonly vendor: string;
+  readonly vendorAccount: string;
+  readonly endpoint: string;
+  readonly settlement: Settlement;
+  readonly resendSafeForMs: number | undefined;
+  readonly holdForMs: number;
+  readonly attemptId: string;
+  readonly bodyFingerprint: string;
+  readonly retryAfterGeneration: number;
+  readonly fence: LeaseFence | undefined;
+  readonly traceId: string;
+}
+
+export interface CommitCommand {
+  readonly actor: Actor;
+  readonly authorization: AuthorizationId;
+  readonly amount: Money;
+  readonly vendorReference: string;
+  readonly attemptId: string;
+  readonly traceId: string;
+}
+
+/** An authorization as it is stored. Times are microseconds since 1970 on the database clock. */
+export interface Authorization extends AuthorizationId {
+  readonly spend: SpendIdentity;
+  readonly amount: Money;
+  readonly idempotencyKey: string;
+  readonly vaultKeyId: string;
+  readonly vendor: string;
+  readonly vendorAccount: string;
+  readonly endpoint: string;
+  readonly settlement: Settlement;
+  readonly state: AuthorizationState;
+  readonly grantTime: bigint;
+  readonly holdExpireTime: bigint;
+  readonly vendorReference: string | undefined;
+  readonly vendorState: string;
+  readonly followUntilTime: bigint | undefined;
+  readonly committed: Money | undefined;
+  readonly commitTime: bigint | undefined;
+  readonly voidEvidence: VoidEvidence | undefined;
+  readonly voidReason: string | undefined;
+  readonly voidTime: bigint | undefined;
+  readonly traceId: string;
+}
+
+export interface CapFigures {
+  readonly capId: string;
+  readonly window: string;
+  readonly windowEnd: bigint | undefined;
+  readonly currency: string;
+  readonly limit: Micros;
+  readonly committed: Micros;
+  readonly held: Micros;
+}
+
+/** The answer to one AuthorizeCommand, or the reason why it is refused. */
+export interface AuthorizeDecision {
+  readonly disposition: Disposition | undefined;
+  readonly errorReason: "SPEND_MISMATCH" | "GENERATION_NOT_FOUND" | undefined;
+  readonly differingFields: readonly string[];
+  readonly mayHaveBeenSent: boolean;
+  readonly retryAfterMs: number | undefined;
+  readonly failedGeneration: number | undefined;
+  readonly rule: DenialRule | undefined;
+  readonly cap: CapFigures | undefined;
+  /** Absent where there is none or it belongs to another vault key. */
+  readonly authorization: Authorization | undefined;
+}
+
+/**
+ * The idempotency key of a spend's generation: the first 32 hex digits of SHA-256 over
+ * `customer:period:purpose`, from generation 2 on followed by a line feed and `g<n>`.
+ */
+export function stableKey(spend: SpendIdentity, generation = 1): string {
+  const suffix = generation === 1 ? "" : `\ng${generation}`;
+  const text = `${spend.customerId}:${spend.billingPeriod}:${spend.purpose}${suffix}`;
+  return createHash("sha256").update(text, "utf8").digest("hex").slice(0, 32);
+}
+
+const authorizationName = /^authorizations\/([0-9a-f]{32})-([1-9][0-9]{0,6})$/;
+
+/** The resource name of an authorization. */
+export function formatAuthorizationName(id: AuthorizationId): string {
+  return `authorizations/${id.spendKey}-${id.generation}`;
+}
+
+/** Reads a resource name. Throws INVALID_FIELD. */
+export function parseAuthorizationName(name: string, field: string): AuthorizationId {
+  const match = authorizationName.exec(name);
+  if (match === null) {
+    throw new HoldfastError(
+      "INVALID_FIELD",
+      `${field}: must be a name that AuthorizeSpend has answered, for example "authorizations/8ee6…29f5-1".`,
+      { metadata: { field } },
+    );
+  }
+  return { spendKey: match[1] as string, generation: Number(match[2]) };
+}

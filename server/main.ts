@@ -1,0 +1,69 @@
+import { startApp } from "./app.ts";
+import { type Config, readConfig } from "./config.ts";
+import { openQuickstart, printQuickstart, quickstartConfig } from "./quickstart.ts";
+import { exitCodes, StartupError } from "./startup-error.ts";
+import { migrate } from "./store/migrate.ts";
+
+const usage = `usage: holdfast <command>
+
+  serve [--embedded]   run the server; --embedded brings its own Postgres in HOLDFAST_DATA_FOLDER
+  migrate              bring the schema of DATABASE_URL to the version of this program, then exit
+
+Settings come from HOLDFAST_* variables and DATABASE_URL; see the README.`;
+
+/** Runs a command and returns the exit code, or undefined while a server goes on running. */
+async function main(args: readonly string[]): Promise<number | undefined> {
+  const [command, ...flags] = args;
+  switch (command) {
+    case "serve":
+      return await serve(readConfig(process.env, flags));
+    case "migrate":
+      return await migrateOnly(readConfig(process.env, flags));
+    default:
+      process.stderr.write(`${usage}\n`);
+      return command === "--help" || command === "help" ? exitCodes.ok : exitCodes.usage;
+  }
+}
+
+async function serve(config: Config): Promise<undefined> {
+  const embedded = config.database.kind === "embedded" ? config.database : undefined;
+  const prepared = embedded === undefined ? config : quickstartConfig(config, embedded.dataFolder);
+  const app = await startApp(prepared);
+  stopOnSignals(() => app.close());
+  if (embedded !== undefined) printQuickstart(await openQuickstart(app.url, prepared, embedded.dataFolder));
+}
+
+async function migrateOnly(config: Config): Promise<number> {
+  if (config.database.kind !== "url") {
+    throw new StartupError("usage", "migrate needs DATABASE_URL; the embedded database is migrated when it starts.");
+  }
+  const applied = await migrate({ connectionString: config.database.url });
+  const what = applied.length === 0 ? "nothing to do" : applied.join(", ");
+  process.stdout.write(`migrate: ${what}\n`);
+  return exitCodes.ok;
+}
+
+function stopOnSignals(close: () => Promise<void>): void {
+  let stopping = false;
+  const stop = (): void => {
+    // A second signal is from someone who does not want to wait.
+    if (stopping) process.exit(exitCodes.bug);
+    stopping = true;
+    void close().then(() => process.exit(exitCodes.ok));
+  };
+  process.on("SIGINT", stop);
+  process.on("SIGTERM", stop);
+}
+
+try {
+  const code = await main(process.argv.slice(2));
+  if (code !== undefined) process.exitCode = code;
+} catch (error) {
+  if (error instanceof StartupError) {
+    process.stderr.write(`holdfast: ${error.message}\n`);
+    process.exitCode = error.exitCode;
+  } else {
+    process.stderr.write(`holdfast: an unexpected error\n${error instanceof Error ? error.stack : String(error)}\n`);
+    process.exitCode = exitCodes.bug;
+  }
+}

@@ -1,0 +1,92 @@
+import { create } from "@bufbuild/protobuf";
+import { durationFromMs } from "@bufbuild/protobuf/wkt";
+import type { ServiceImpl } from "@connectrpc/connect";
+import {
+  type BillingLease as BillingLeaseMessage,
+  BillingLeaseSchema,
+  LeaseAnswer,
+  LeaseOutcome,
+  type SpendControlService,
+} from "@holdfast/api/holdfast/v1/spend_control_service_pb";
+import type { BillingLease, LeaseCommand } from "../domain/lease.ts";
+import type { Database } from "../store/database.ts";
+import * as store from "../store/lease.ts";
+import { type Principal, principalOf } from "./auth.ts";
+import { millisecondsFrom, timestampMessage } from "./convert.ts";
+import { currentTraceId } from "./trace.ts";
+
+type LeaseMethods = Pick<
+  ServiceImpl<typeof SpendControlService>,
+  "acquireBillingLease" | "renewBillingLease" | "releaseBillingLease"
+>;
+
+const answerOf = {
+  ACQUIRED: LeaseAnswer.ACQUIRED,
+  HELD_BY_OTHER: LeaseAnswer.HELD_BY_OTHER,
+  ALREADY_COMPLETED: LeaseAnswer.ALREADY_COMPLETED,
+} as const;
+
+/** Billing leases. Validation has made sure that `ttl` is there and in range. */
+export function leaseMethods(database: Database): LeaseMethods {
+  return {
+    async acquireBillingLease(request, context) {
+      const principal = principalOf(context.values);
+      const ttlMs = request.ttl === undefined ? 0 : millisecondsFrom(request.ttl);
+      const command = { ...leaseCommand(principal, request), ttlMs };
+      const { answer, lease, remainingMs } = await store.acquireBillingLease(database, principal.workspace, command);
+      return {
+        answer: answerOf[answer],
+        billingLease: leaseMessage(lease),
+        remaining: durationFromMs(answer === "ALREADY_COMPLETED" ? 0 : remainingMs),
+      };
+    },
+    async renewBillingLease(request, context) {
+      const principal = principalOf(context.values);
+      const ttlMs = request.ttl === undefined ? 0 : millisecondsFrom(request.ttl);
+      const command = { ...leaseCommand(principal, request), fencingToken: request.fencingToken, ttlMs };
+      const result = await store.renewBillingLease(database, principal.workspace, command);
+      return {
+        renewed: result.renewed,
+        remaining: durationFromMs(result.renewed ? result.remainingMs : 0),
+        ...withLease(result.lease),
+      };
+    },
+    async releaseBillingLease(request, context) {
+      const principal = principalOf(context.values);
+      const result = await store.releaseBillingLease(database, principal.workspace, {
+        ...leaseCommand(principal, request),
+        fencingToken: request.fencingToken,
+        completed: request.outcome === LeaseOutcome.COMPLETED,
+      });
+      return { released: result.released, ...withLease(result.lease) };
+    },
+  };
+}
+
+function leaseCommand(
+  principal: Principal,
+  request: { readonly lease: string; readonly billingPeriod: string; readonly holderId: string },
+): LeaseCommand {
+  return {
+    vaultKeyId: principal.id,
+    lease: request.lease,
+    billingPeriod: request.billingPeriod,
+    holderId: request.holderId,
+    traceId: currentTraceId() ?? "",
+  };
+}
+
+function withLease(lease: BillingLease | undefined): { billingLease?: BillingLeaseMessage } {
+  return lease === undefined ? {} : { billingLease: leaseMessage(lease) };
+}
+
+function leaseMessage(lease: BillingLease): BillingLeaseMessage {
+  return create(BillingLeaseSchema, {
+    lease: lease.lease,
+    billingPeriod: lease.billingPeriod,
+    holderId: lease.holderId,
+    fencingToken: lease.fencingToken,
+    expireTime: timestampMessage(lease.expireTime),
+    completed: lease.completed,
+  });
+}

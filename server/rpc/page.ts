@@ -1,0 +1,38 @@
+import { invalidField } from "../domain/errors.ts";
+
+const pageSizeDefault = 50;
+
+/** The page size to use for a validated request. */
+export function pageSize(requested: number): number {
+  return requested === 0 ? pageSizeDefault : requested;
+}
+
+/** An opaque token that says where the next page begins. */
+export function encodePageToken(parts: readonly string[]): string {
+  return Buffer.from(JSON.stringify(parts), "utf8").toString("base64url");
+}
+
+/** The parts of a page token; undefined for the first page. Throws INVALID_FIELD for a token that we did not make. */
+export function decodePageToken(token: string, length: number): readonly string[] | undefined {
+  if (token === "") return undefined;
+  try {
+    const parts: unknown = JSON.parse(Buffer.from(token, "base64url").toString("utf8"));
+    if (Array.isArray(parts) && parts.length === length && parts.every((part) => typeof part === "string")) {
+      return parts;
+    }
+  } catch {
+    // Falls through to the refusal: what was wrong inside the token is of no use to the caller.
+  }
+  throw invalidField("page_token", "is not one of ours; take next_page_token of the page before, or leave it empty.");
+}
+
+/** Cuts a page out of rows that were read with one more than `size`. */
+export function cutPage<Row>(
+  rows: readonly Row[],
+  size: number,
+  keyOf: (last: Row) => readonly string[],
+): { readonly rows: readonly Row[]; readonly nextPageToken: string } {
+  const last = rows[size - 1];
+  if (rows.length <= size || last === undefined) return { rows, nextPageToken: "" };
+  return { rows: rows.slice(0, size), nextPageToken: encodePageToken(keyOf(last)) };
+}

@@ -1,0 +1,52 @@
+import { type ErrorReasonName, HoldfastError } from "../domain/errors.ts";
+import { formatMicros } from "../domain/money.ts";
+import type { Authorization } from "../domain/spend.ts";
+import type { Settled } from "../store/spend.ts";
+
+/** The authorization of a settling call that went through. Throws the refusal of one that did not. */
+export function requireSettled(result: Settled): Authorization {
+  if (result.errorReason !== undefined) throw refusal(result.errorReason, result.authorization);
+  if (result.authorization === undefined) throw new Error("a settled call has no authorization");
+  return result.authorization;
+}
+
+function refusal(reason: ErrorReasonName, authorization: Authorization | undefined): HoldfastError {
+  return new HoldfastError(reason, describe(reason, authorization), { metadata: metadataOf(authorization) });
+}
+
+function metadataOf(authorization: Authorization | undefined): Record<string, string> {
+  if (authorization === undefined) return {};
+  const { committed, vendorReference } = authorization;
+  return {
+    state: authorization.state,
+    ...(vendorReference === undefined ? {} : { vendor_reference: vendorReference }),
+    ...(committed === undefined ? {} : { amount: formatMicros(committed.micros), currency: committed.currency }),
+  };
+}
+
+function describe(reason: ErrorReasonName, authorization: Authorization | undefined): string {
+  switch (reason) {
+    case "NOT_FOUND":
+      return "There is no such authorization. Check the name that AuthorizeSpend answered.";
+    case "OTHER_VAULT_KEY":
+      return "The authorization was granted to another vault key. Use that key, or an operator's token.";
+    case "ATTEMPT_SUPERSEDED":
+      return "Another attempt holds the authorization now. Cancel what you created at the vendor and authorize again.";
+    case "ALREADY_COMMITTED":
+      return "The authorization is committed. The charge exists under the reference in the metadata.";
+    case "ALREADY_VOIDED":
+      return "The authorization is voided. If a charge exists after all, it has been kept as a contradiction; tell an operator.";
+    case "COMMIT_CONTRADICTS":
+      return "Another charge is recorded for this authorization. Yours has been kept as a contradiction; tell an operator.";
+    case "REFERENCE_ALREADY_COMMITTED":
+      return "This vendor reference settles another authorization. It has been kept as a contradiction; tell an operator.";
+    case "EVIDENCE_INSUFFICIENT":
+      return "The evidence does not prove that no charge exists. The authorization is IN_DOUBT and keeps its headroom.";
+    case "ALREADY_BOUND":
+      return "Another vendor object is bound. Cancel yours and continue with the reference in the metadata.";
+    case "STATE_NOT_ALLOWED":
+      return `Only a two-step authorization can be bound; this one is ${authorization?.settlement ?? "another kind"}.`;
+    default:
+      return "The call is not possible in the authorization's present state.";
+  }
+}

@@ -1,0 +1,101 @@
+import { toMicros } from "../domain/money.ts";
+import type { Authorization, AuthorizationState, Settlement, VoidEvidence } from "../domain/spend.ts";
+
+/** A row of `authorizationColumns`. int8 arrives as bigint, times as microseconds since 1970. */
+export interface AuthorizationRow {
+  readonly spend_key: string | null;
+  readonly generation: number;
+  readonly customer_id: string;
+  readonly billing_period: string;
+  readonly purpose: string;
+  readonly idempotency_key: string;
+  readonly vault_key_id: string;
+  readonly vendor: string;
+  readonly vendor_account: string;
+  readonly endpoint: string;
+  readonly currency: string;
+  readonly amount_micros: bigint;
+  readonly settlement: string;
+  readonly state: string;
+  readonly grant_time: bigint;
+  readonly hold_expire_time: bigint;
+  readonly vendor_reference: string | null;
+  readonly vendor_state: string;
+  readonly follow_until_time: bigint | null;
+  readonly committed_micros: bigint | null;
+  readonly committed_currency: string | null;
+  readonly commit_time: bigint | null;
+  readonly void_evidence: string | null;
+  readonly void_reason: string | null;
+  readonly void_time: bigint | null;
+  readonly trace_id: string;
+}
+
+/** The select list of an authorization; `row` is a table alias or a composite in parentheses. */
+export function authorizationColumns(row: string): string {
+  const plain = [
+    "spend_key",
+    "generation",
+    "customer_id",
+    "billing_period",
+    "purpose",
+    "idempotency_key",
+    "vault_key_id",
+    "vendor",
+    "vendor_account",
+    "endpoint",
+    "currency",
+    "amount_micros",
+    "settlement",
+    "state",
+    "vendor_reference",
+    "vendor_state",
+    "committed_micros",
+    "committed_currency",
+    "void_evidence",
+    "void_reason",
+    "trace_id",
+  ];
+  const times = ["grant_time", "hold_expire_time", "follow_until_time", "commit_time", "void_time"];
+  return [
+    ...plain.map((column) => `${row}.${column}`),
+    ...times.map((column) => `${epochMicros(`${row}.${column}`)} as ${column}`),
+  ].join(", ");
+}
+
+/** A timestamptz as microseconds since 1970: exact, where a JavaScript Date would lose three digits. */
+export function epochMicros(expression: string): string {
+  return `(extract(epoch from ${expression}) * 1000000)::bigint`;
+}
+
+/** Reads a row; undefined for the null row of an outer join. */
+export function readAuthorization(row: AuthorizationRow): Authorization | undefined {
+  if (row.spend_key === null) return undefined;
+  return {
+    spendKey: row.spend_key,
+    generation: row.generation,
+    spend: { customerId: row.customer_id, billingPeriod: row.billing_period, purpose: row.purpose },
+    amount: { currency: row.currency, micros: toMicros(row.amount_micros) },
+    idempotencyKey: row.idempotency_key,
+    vaultKeyId: row.vault_key_id,
+    vendor: row.vendor,
+    vendorAccount: row.vendor_account,
+    endpoint: row.endpoint,
+    settlement: row.settlement as Settlement,
+    state: row.state as AuthorizationState,
+    grantTime: row.grant_time,
+    holdExpireTime: row.hold_expire_time,
+    vendorReference: row.vendor_reference ?? undefined,
+    vendorState: row.vendor_state,
+    followUntilTime: row.follow_until_time ?? undefined,
+    committed:
+      row.committed_micros === null || row.committed_currency === null
+        ? undefined
+        : { currency: row.committed_currency, micros: toMicros(row.committed_micros) },
+    commitTime: row.commit_time ?? undefined,
+    voidEvidence: (row.void_evidence as VoidEvidence | null) ?? undefined,
+    voidReason: row.void_reason ?? undefined,
+    voidTime: row.void_time ?? undefined,
+    traceId: row.trace_id,
+  };
+}

@@ -1,0 +1,108 @@
+import type { BillingLease, LeaseAnswer, LeaseCommand } from "../domain/lease.ts";
+import { epochMicros } from "./authorization.ts";
+import { type Database, run, statement } from "./database.ts";
+
+const leaseColumns = `(f.lease_row).lease, (f.lease_row).billing_period, (f.lease_row).holder_id,
+  (f.lease_row).fencing_token, (f.lease_row).completed, ${epochMicros("(f.lease_row).expire_time")} as expire_time`;
+
+const acquireStatement = statement(
+  "acquire_billing_lease",
+  `select f.answer, f.remaining_ms, ${leaseColumns}
+   from holdfast.acquire_billing_lease($1::text, $2::text, $3::text, $4::text, $5::interval, $6::text, $7::text) as f`,
+);
+
+const renewStatement = statement(
+  "renew_billing_lease",
+  `select f.renewed as done, f.remaining_ms, ${leaseColumns}
+   from holdfast.renew_billing_lease($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::interval, $7::text,
+     $8::text) as f`,
+);
+
+const releaseStatement = statement(
+  "release_billing_lease",
+  `select f.released as done, ${leaseColumns}
+   from holdfast.release_billing_lease($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::boolean, $7::text,
+     $8::text) as f`,
+);
+
+interface LeaseRow {
+  readonly lease: string | null;
+  readonly billing_period: string;
+  readonly holder_id: string;
+  readonly fencing_token: bigint;
+  readonly completed: boolean;
+  readonly expire_time: bigint;
+  readonly remaining_ms: bigint;
+}
+
+export async function acquireBillingLease(
+  database: Database,
+  workspace: string,
+  command: LeaseCommand & { readonly ttlMs: number },
+): Promise<{ readonly answer: LeaseAnswer; readonly lease: BillingLease; readonly remainingMs: number }> {
+  const values = [
+    workspace,
+    command.lease,
+    command.billingPeriod,
+    command.holderId,
+    `${command.ttlMs} milliseconds`,
+    command.vaultKeyId,
+    command.traceId,
+  ];
+  const [row] = await run<LeaseRow & { answer: LeaseAnswer }>(database, acquireStatement, values);
+  const lease = row === undefined ? undefined : readLease(row);
+  if (row === undefined || lease === undefined) throw new Error("acquire_billing_lease returned no lease");
+  return { answer: row.answer, lease, remainingMs: Number(row.remaining_ms) };
+}
+
+export async function renewBillingLease(
+  database: Database,
+  workspace: string,
+  command: LeaseCommand & { readonly fencingToken: bigint; readonly ttlMs: number },
+): Promise<{ readonly renewed: boolean; readonly lease: BillingLease | undefined; readonly remainingMs: number }> {
+  const values = [
+    workspace,
+    command.lease,
+    command.billingPeriod,
+    command.holderId,
+    command.fencingToken,
+    `${command.ttlMs} milliseconds`,
+    command.vaultKeyId,
+    command.traceId,
+  ];
+  const [row] = await run<LeaseRow & { done: boolean }>(database, renewStatement, values);
+  if (row === undefined) throw new Error("renew_billing_lease returned no row");
+  return { renewed: row.done, lease: readLease(row), remainingMs: Number(row.remaining_ms) };
+}
+
+export async function releaseBillingLease(
+  database: Database,
+  workspace: string,
+  command: LeaseCommand & { readonly fencingToken: bigint; readonly completed: boolean },
+): Promise<{ readonly released: boolean; readonly lease: BillingLease | undefined }> {
+  const values = [
+    workspace,
+    command.lease,
+    command.billingPeriod,
+    command.holderId,
+    command.fencingToken,
+    command.completed,
+    command.vaultKeyId,
+    command.traceId,
+  ];
+  const [row] = await run<LeaseRow & { done: boolean }>(database, releaseStatement, values);
+  if (row === undefined) throw new Error("release_billing_lease returned no row");
+  return { released: row.done, lease: readLease(row) };
+}
+
+function readLease(row: LeaseRow): BillingLease | undefined {
+  if (row.lease === null) return undefined;
+  return {
+    lease: row.lease,
+    billingPeriod: row.billing_period,
+    holderId: row.holder_id,
+    fencingToken: row.fencing_token,
+    expireTime: row.expire_time,
+    completed: row.completed,
+  };
+}

@@ -1,0 +1,50 @@
+import { HoldfastError } from "../domain/errors.ts";
+import type { Database } from "./database.ts";
+import { classifyDatabaseError } from "./database-errors.ts";
+
+/** What a failed statement means for a caller: a refusal that says whether it may repeat, else the error itself. */
+export function refusalFor(error: unknown): unknown {
+  switch (classifyDatabaseError(error)) {
+    case "unavailable":
+    case "retryable":
+      return new HoldfastError(
+        "DATABASE_UNAVAILABLE",
+        "The database cannot be reached or is busy; nothing was done. Repeat the request.",
+        { cause: error, retryAfterMs: 500 },
+      );
+    case "outcome_unknown":
+      return new HoldfastError(
+        "OUTCOME_UNKNOWN",
+        "The database did not confirm the request; it may have been carried out. Repeat it unchanged to learn the truth.",
+        { cause: error, retryAfterMs: 500 },
+      );
+    default:
+      return error;
+  }
+}
+
+/** What a failed batch is worth: repeated, taken apart to spare the neighbours of one bad command, or given up. */
+export function batchRemedy(error: unknown): "retry" | "split" | "fail" {
+  switch (classifyDatabaseError(error)) {
+    case "retryable":
+      return "retry";
+    case "request":
+    case "bug":
+      return "split";
+    default:
+      return "fail";
+  }
+}
+
+/** A database whose failures are refusals. */
+export function refusing(database: Database): Database {
+  return {
+    async query(query) {
+      try {
+        return await database.query(query);
+      } catch (error) {
+        throw refusalFor(error);
+      }
+    },
+  };
+}

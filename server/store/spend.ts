@@ -1,0 +1,360 @@
+import type { ErrorReasonName } from "../domain/errors.ts";
+import { toMicros } from "../domain/money.ts";
+import {
+  type Actor,
+  type Authorization,
+  type AuthorizationId,
+  type AuthorizeCommand,
+  type AuthorizeDecision,
+  type CapFigures,
+  type CommitCommand,
+  type DenialRule,
+  type Disposition,
+  stableKey,
+  type VoidEvidence,
+} from "../domain/spend.ts";
+import { type AuthorizationRow, authorizationColumns, epochMicros, readAuthorization } from "./authorization.ts";
+import { type Database, run, statement } from "./database.ts";
+
+const authorizeBatchStatement = statement(
+  "authorize_batch",
+  `select f.disposition, f.error_reason, f.differing_fields, f.visible, f.may_have_been_sent, f.retry_after_ms,
+     f.failed_generation, f.rule, f.cap_id, f.window_label, ${epochMicros("f.window_end")} as window_end,
+     f.limit_micros, f.committed_micros as cap_committed_micros, f.held_micros, f.cap_currency,
+     ${authorizationColumns("(f.authorization_row)")}
+   from holdfast.authorize_batch($1::text, $2::jsonb) as f
+   order by f.ord`,
+);
+
+const commitBatchStatement = statement(
+  "commit_batch",
+  `select f.error_reason, f.over_committed, ${authorizationColumns("(f.authorization_row)")}
+   from holdfast.commit_batch($1::text, $2::jsonb) as f
+   order by f.ord`,
+);
+
+const voidSpendStatement = statement(
+  "void_spend",
+  `select f.error_reason, ${authorizationColumns("(f.authorization_row)")}
+   from holdfast.void_spend($1::text, $2::text, $3::integer, $4::text, $5::text, $6::text, $7::text, $8::integer,
+     $9::boolean, $10::text, $11::text, $12::text) as f`,
+);
+
+const reportUnknownStatement = statement(
+  "report_unknown",
+  `select f.error_reason, ${authorizationColumns("(f.authorization_row)")}
+   from holdfast.report_unknown($1::text, $2::text, $3::integer, $4::text, $5::text, $6::text, $7::text) as f`,
+);
+
+const bindStatement = statement(
+  "bind_vendor_reference",
+  `select f.error_reason, ${authorizationColumns("(f.authorization_row)")}
+   from holdfast.bind_vendor_reference($1::text, $2::text, $3::integer, $4::text, $5::text, $6::text, $7::text,
+     $8::interval, $9::text) as f`,
+);
+
+const getStatement = statement(
+  "get_authorization",
+  `select ${authorizationColumns("t")} from holdfast.authorizations t
+   where t.workspace_id = $1::text and t.spend_key = $2::text and t.generation = $3::integer`,
+);
+
+const getByReferenceStatement = statement(
+  "get_authorization_by_vendor_reference",
+  `select ${authorizationColumns("t")} from holdfast.authorizations t
+   where t.workspace_id = $1::text and t.vendor = $2::text and t.vendor_account = $3::text
+     and t.vendor_reference = $4::text
+   order by (t.state = 'COMMITTED') desc, t.generation desc
+   limit 1`,
+);
+
+const listStatement = statement(
+  "list_authorizations",
+  `select ${authorizationColumns("t")} from holdfast.authorizations t
+   where t.workspace_id = $1::text
+     and ($2::text[] is null or t.state = any ($2::text[]))
+     and ($3::text is null or t.customer_id = $3::text)
+     and ($4::text is null or t.billing_period = $4::text)
+     and ($5::text is null or t.vault_key_id = $5::text)
+     and ($6::bigint is null
+       or (t.grant_time, t.spend_key, t.generation)
+         < (timestamptz 'epoch' + $6::bigint * interval '1 microsecond', $7::text, $8::integer))
+   order by t.grant_time desc, t.spend_key desc, t.generation desc
+   limit $9::integer`,
+);
+
+const sweepStatement = statement("sweep_expired", "select holdfast.sweep_expired($1::text, $2::integer) as changed");
+
+interface DecisionRow extends AuthorizationRow {
+  readonly disposition: Disposition | null;
+  readonly error_reason: "SPEND_MISMATCH" | "GENERATION_NOT_FOUND" | null;
+  readonly differing_fields: string[];
+  readonly visible: boolean;
+  readonly may_have_been_sent: boolean;
+  readonly retry_after_ms: bigint | null;
+  readonly failed_generation: number | null;
+  readonly rule: DenialRule | null;
+  readonly cap_id: string | null;
+  readonly window_label: string | null;
+  readonly window_end: bigint | null;
+  readonly limit_micros: bigint;
+  readonly cap_committed_micros: bigint;
+  readonly held_micros: bigint;
+  readonly cap_currency: string;
+}
+
+/** What became of a settling call: the row as it is now, and why it was refused, if it was. */
+export interface Settled {
+  readonly errorReason: ErrorReasonName | undefined;
+  /** Absent if it does not exist or belongs to another vault key. */
+  readonly authorization: Authorization | undefined;
+}
+
+export interface CommitResult extends Settled {
+  readonly overCommitted: boolean;
+}
+
+interface SettledRow extends AuthorizationRow {
+  readonly error_reason: ErrorReasonName | null;
+}
+
+interface CommitRow extends SettledRow {
+  readonly over_committed: boolean;
+}
+
+/** Judges a batch of one workspace in arrival order; one statement, one commit. Answers in the same order. */
+export async function authorizeBatch(
+  database: Database,
+  workspace: string,
+  commands: readonly AuthorizeCommand[],
+): Promise<AuthorizeDecision[]> {
+  const requests = JSON.stringify(commands.map(authorizeRequest));
+  const rows = await run<DecisionRow>(database, authorizeBatchStatement, [workspace, requests]);
+  return rows.map(readDecision);
+}
+
+/** Settles a batch of one workspace; one statement, one commit. Answers in the same order. */
+export async function commitBatch(
+  database: Database,
+  workspace: string,
+  commands: readonly CommitCommand[],
+): Promise<CommitResult[]> {
+  const requests = JSON.stringify(
+    commands.map((command, index) => ({
+      ord: index + 1,
+      spend_key: command.authorization.spendKey,
+      generation: command.authorization.generation,
+      amount_micros: command.amount.micros.toString(),
+      currency: command.amount.currency,
+      vendor_reference: command.vendorReference,
+      attempt_id: command.attemptId,
+      actor_kind: command.actor.kind,
+      actor_id: command.actor.id,
+      trace_id: command.traceId,
+    })),
+  );
+  const rows = await run<CommitRow>(database, commitBatchStatement, [workspace, requests]);
+  return rows.map((row) => ({ ...readSettled(row), overCommitted: row.over_committed }));
+}
+
+export interface VoidCommand {
+  readonly actor: Actor;
+  readonly authorization: AuthorizationId;
+  readonly attemptId: string;
+  readonly evidence: VoidEvidence;
+  readonly vendorStatus: number;
+  readonly vendorReplayed: boolean;
+  readonly vendorReference: string;
+  readonly reason: string;
+  readonly traceId: string;
+}
+
+export async function voidSpend(database: Database, workspace: string, command: VoidCommand): Promise<Settled> {
+  const { authorization, actor } = command;
+  return await settle(database, voidSpendStatement, [
+    workspace,
+    authorization.spendKey,
+    authorization.generation,
+    actor.kind,
+    actor.id,
+    command.attemptId,
+    command.evidence,
+    command.vendorStatus,
+    command.vendorReplayed,
+    command.vendorReference,
+    command.reason,
+    command.traceId,
+  ]);
+}
+
+export interface AttemptCommand {
+  readonly vaultKeyId: string;
+  readonly authorization: AuthorizationId;
+  readonly attemptId: string;
+  readonly traceId: string;
+}
+
+export async function reportUnknown(
+  database: Database,
+  workspace: string,
+  command: AttemptCommand & { readonly reason: string },
+): Promise<Settled> {
+  const { spendKey, generation } = command.authorization;
+  return await settle(database, reportUnknownStatement, [
+    workspace,
+    spendKey,
+    generation,
+    command.vaultKeyId,
+    command.attemptId,
+    command.reason,
+    command.traceId,
+  ]);
+}
+
+export interface BindCommand extends AttemptCommand {
+  readonly vendorReference: string;
+  readonly vendorState: string;
+  readonly followForMs: number;
+}
+
+export async function bindVendorReference(
+  database: Database,
+  workspace: string,
+  command: BindCommand,
+): Promise<Settled> {
+  const { spendKey, generation } = command.authorization;
+  return await settle(database, bindStatement, [
+    workspace,
+    spendKey,
+    generation,
+    command.vaultKeyId,
+    command.attemptId,
+    command.vendorReference,
+    command.vendorState,
+    milliseconds(command.followForMs),
+    command.traceId,
+  ]);
+}
+
+export async function getAuthorization(
+  database: Database,
+  workspace: string,
+  id: AuthorizationId,
+): Promise<Authorization | undefined> {
+  const rows = await run<AuthorizationRow>(database, getStatement, [workspace, id.spendKey, id.generation]);
+  return rows[0] === undefined ? undefined : readAuthorization(rows[0]);
+}
+
+export async function getAuthorizationByReference(
+  database: Database,
+  workspace: string,
+  lookup: { readonly vendor: string; readonly vendorAccount: string; readonly vendorReference: string },
+): Promise<Authorization | undefined> {
+  const values = [workspace, lookup.vendor, lookup.vendorAccount, lookup.vendorReference];
+  const rows = await run<AuthorizationRow>(database, getByReferenceStatement, values);
+  return rows[0] === undefined ? undefined : readAuthorization(rows[0]);
+}
+
+export interface AuthorizationFilter {
+  readonly states: readonly string[];
+  readonly customerId: string | undefined;
+  readonly billingPeriod: string | undefined;
+  readonly vaultKeyId: string | undefined;
+  /** The last authorization of the page before. */
+  readonly after: (AuthorizationId & { readonly grantTime: bigint }) | undefined;
+  readonly limit: number;
+}
+
+/** Newest grant first. */
+export async function listAuthorizations(
+  database: Database,
+  workspace: string,
+  filter: AuthorizationFilter,
+): Promise<Authorization[]> {
+  const rows = await run<AuthorizationRow>(database, listStatement, [
+    workspace,
+    filter.states.length === 0 ? null : filter.states,
+    filter.customerId ?? null,
+    filter.billingPeriod ?? null,
+    filter.vaultKeyId ?? null,
+    filter.after?.grantTime ?? null,
+    filter.after?.spendKey ?? null,
+    filter.after?.generation ?? null,
+    filter.limit,
+  ]);
+  return rows.map(readAuthorization).filter((row) => row !== undefined);
+}
+
+/** Writes down which holds have run out. Returns how many rows changed, at most `limit`. */
+export async function sweepExpired(database: Database, workspace: string, limit: number): Promise<number> {
+  const rows = await run<{ changed: number }>(database, sweepStatement, [workspace, limit]);
+  return rows[0]?.changed ?? 0;
+}
+
+async function settle(database: Database, sql: typeof voidSpendStatement, values: unknown[]): Promise<Settled> {
+  const [row] = await run<SettledRow>(database, sql, values);
+  if (row === undefined) throw new Error(`${sql.name} returned no row`);
+  return readSettled(row);
+}
+
+function authorizeRequest(command: AuthorizeCommand, index: number): object {
+  return {
+    ord: index + 1,
+    spend_key: stableKey(command.spend),
+    customer_id: command.spend.customerId,
+    billing_period: command.spend.billingPeriod,
+    purpose: command.spend.purpose,
+    vault_key_id: command.vaultKeyId,
+    vendor: command.vendor,
+    vendor_account: command.vendorAccount,
+    endpoint: command.endpoint,
+    currency: command.amount.currency,
+    amount_micros: command.amount.micros.toString(),
+    settlement: command.settlement,
+    resend_safe_for: command.resendSafeForMs === undefined ? null : milliseconds(command.resendSafeForMs),
+    attempt_id: command.attemptId,
+    body_fingerprint: command.bodyFingerprint,
+    hold_for: milliseconds(command.holdForMs),
+    lease: command.fence?.lease ?? null,
+    lease_period: command.fence?.billingPeriod ?? null,
+    holder_id: command.fence?.holderId ?? null,
+    fencing_token: command.fence?.fencingToken.toString() ?? null,
+    trace_id: command.traceId,
+    retry_after_generation: command.retryAfterGeneration,
+  };
+}
+
+function milliseconds(ms: number): string {
+  return `${ms} milliseconds`;
+}
+
+function readSettled(row: SettledRow): Settled {
+  return { errorReason: row.error_reason ?? undefined, authorization: readAuthorization(row) };
+}
+
+function readDecision(row: DecisionRow): AuthorizeDecision {
+  return {
+    disposition: row.disposition ?? undefined,
+    errorReason: row.error_reason ?? undefined,
+    differingFields: row.differing_fields,
+    mayHaveBeenSent: row.may_have_been_sent,
+    retryAfterMs: row.retry_after_ms === null ? undefined : Number(row.retry_after_ms),
+    failedGeneration: row.failed_generation ?? undefined,
+    rule: row.rule ?? undefined,
+    cap: readFigures(row),
+    authorization: row.visible ? readAuthorization(row) : undefined,
+  };
+}
+
+function readFigures(row: DecisionRow): CapFigures | undefined {
+  if (row.cap_id === null) return undefined;
+  return {
+    capId: row.cap_id,
+    window: row.window_label ?? "",
+    windowEnd: row.window_end ?? undefined,
+    currency: row.cap_currency,
+    limit: toMicros(row.limit_micros),
+    committed: toMicros(row.cap_committed_micros),
+    held: toMicros(row.held_micros),
+  };
+}
