@@ -5,6 +5,7 @@ export default defineConfig({
   ssr: { resolve: { conditions: ["holdfast-source"], externalConditions: ["holdfast-source"] } },
   test: {
     include: ["test/**/*.test.ts"],
+    globalSetup: ["test/support/global-setup.ts"],
     testTimeout: 60_000,
     hookTimeout: 120_000,
     maxWorkers: 2,
