@@ -1,0 +1,234 @@
+import type { DecimalMoney } from "./money.ts";
+import type { SpendIdentity } from "./stable-key.ts";
+
+/** What every error of this SDK may carry. */
+export interface ErrorContext {
+  readonly spend?: SpendIdentity | undefined;
+  /** Resource name of the authorization, "authorizations/…". */
+  readonly authorization?: string | undefined;
+  readonly cause?: unknown;
+}
+
+function named(spend: SpendIdentity | undefined): string {
+  return spend === undefined
+    ? "the spend"
+    : `the spend of customer ${spend.customerId}, period ${spend.billingPeriod}, purpose ${spend.purpose}`;
+}
+
+/** Base of all errors that Holdfast makes. Match on the class or on `code`, never on the message. */
+export abstract class HoldfastError extends Error {
+  /** Stable, for example "holdfast_spend_denied". */
+  abstract readonly code: string;
+  readonly spend: SpendIdentity | undefined;
+  readonly authorization: string | undefined;
+
+  constructor(message: string, context: ErrorContext = {}) {
+    super(message, context.cause === undefined ? undefined : { cause: context.cause });
+    this.name = new.target.name;
+    this.spend = context.spend;
+    this.authorization = context.authorization;
+  }
+}
+
+/** The figures of a denial. Amounts are decimal strings; absent where the rule has no cap. */
+export interface DenialFigures {
+  /** The rule without its prefix, for example "CAP_HEADROOM" or "VAULT_KEY_REVOKED". */
+  readonly rule: string;
+  readonly explanation: string;
+  readonly cap?: string | undefined;
+  readonly limit?: DecimalMoney | undefined;
+  readonly committed?: DecimalMoney | undefined;
+  readonly held?: DecimalMoney | undefined;
+  readonly headroom?: DecimalMoney | undefined;
+  readonly shortBy?: DecimalMoney | undefined;
+  readonly window?: string | undefined;
+  readonly windowEndTime?: Date | undefined;
+}
+
+/** A rule says no. Nothing was sent to the vendor and nothing is held. */
+export class SpendDeniedError extends HoldfastError {
+  readonly code = "holdfast_spend_denied";
+  readonly denial: DenialFigures;
+
+  constructor(denial: DenialFigures, context: ErrorContext) {
+    super(`Denied ${named(context.spend)} (${denial.rule}): ${denial.explanation} Nothing was charged.`, context);
+    this.denial = denial;
+  }
+}
+
+/** Another attempt is at it, or the customer has to act. */
+export class SpendInProgressError extends HoldfastError {
+  readonly code = "holdfast_spend_in_progress";
+  /** The vendor's object and its state, where they are known. */
+  readonly vendorReference: string | undefined;
+  readonly vendorState: string | undefined;
+
+  constructor(context: ErrorContext & { vendorReference?: string | undefined; vendorState?: string | undefined }) {
+    const state = context.vendorState
+      ? `the vendor's object ${context.vendorReference} is in state ${context.vendorState}`
+      : "another attempt holds it";
+    super(
+      `Not charged by this call: ${named(context.spend)} is in progress, ${state}. ` +
+        "Whether it ends in a charge is not known yet. Call again later with the same spend; it cannot charge twice.",
+      context,
+    );
+    this.vendorReference = context.vendorReference;
+    this.vendorState = context.vendorState;
+  }
+}
+
+/** Nobody knows whether the vendor charged. The headroom stays taken until that is known. */
+export class SpendInDoubtError extends HoldfastError {
+  readonly code = "holdfast_spend_in_doubt";
+  readonly vendorReference: string | undefined;
+
+  constructor(reason: string, context: ErrorContext & { vendorReference?: string | undefined }) {
+    super(
+      `The charge may exist: ${reason}. Do not charge ${named(context.spend)} in any other way. ` +
+        "Call again with the same spend to continue it safely, or let Holdfast reconcile it.",
+      context,
+    );
+    this.vendorReference = context.vendorReference;
+  }
+}
+
+/** The spend exists with other values, or the vendor knows its key with another body. */
+export class SpendMismatchError extends HoldfastError {
+  readonly code = "holdfast_spend_mismatch";
+  /** The fields that differ, for example "spend.amount". */
+  readonly differingFields: readonly string[];
+
+  constructor(differingFields: readonly string[], context: ErrorContext) {
+    super(
+      `Not charged by this call: ${named(context.spend)} exists with other values of ${differingFields.join(", ")}. ` +
+        "One spend has one amount; use another purpose for another charge, or repeat the call with the first values.",
+      context,
+    );
+    this.differingFields = differingFields;
+  }
+}
+
+/** An earlier generation was proven not to have charged, and nobody asked for another try. */
+export class SpendAlreadyFailedError extends HoldfastError {
+  readonly code = "holdfast_spend_already_failed";
+  /** Pass this as `retryAfterGeneration` to try again. */
+  readonly retryAfterGeneration: number;
+
+  constructor(retryAfterGeneration: number, context: ErrorContext) {
+    super(
+      `Not charged: try ${retryAfterGeneration} of ${named(context.spend)} failed for certain. ` +
+        `To try again on purpose, repeat the call with retryAfterGeneration: ${retryAfterGeneration}.`,
+      context,
+    );
+    this.retryAfterGeneration = retryAfterGeneration;
+  }
+}
+
+/** The spend was committed before, but the vendor's object could not be read. */
+export class SpendAlreadyCommittedError extends HoldfastError {
+  readonly code = "holdfast_spend_already_committed";
+  readonly vendorReference: string;
+
+  constructor(vendorReference: string, context: ErrorContext) {
+    super(
+      `Charged before: ${named(context.spend)} is committed as ${vendorReference}, which could not be read just now. ` +
+        "Do not charge again; read that object, or call again with the same spend.",
+      context,
+    );
+    this.vendorReference = vendorReference;
+  }
+}
+
+/** The vendor could not be reached and it is certain that this call charged nothing. */
+export class VendorUnreachableError extends HoldfastError {
+  readonly code = "holdfast_vendor_unreachable";
+
+  constructor(what: string, context: ErrorContext) {
+    super(`Not charged: ${what}. Call again with the same spend to continue ${named(context.spend)}.`, context);
+  }
+}
+
+/** The control plane did not answer in time. Without a grant nothing is sent to a vendor. */
+export class HoldfastUnavailableError extends HoldfastError {
+  readonly code = "holdfast_unavailable";
+
+  constructor(what: string, context: ErrorContext) {
+    super(
+      `Not charged by this call: Holdfast did not answer ${what}. An earlier call may have charged; ` +
+        "call again with the same spend when Holdfast is back.",
+      context,
+    );
+  }
+}
+
+/** The control plane refused the request itself: a bad token, a malformed field, a state that does not allow it. */
+export class HoldfastRefusedError extends HoldfastError {
+  readonly code = "holdfast_refused";
+  /** An ErrorReason without its prefix, for example "INVALID_TOKEN"; empty if the server gave none. */
+  readonly reason: string;
+  readonly metadata: Readonly<Record<string, string>>;
+
+  constructor(
+    reason: string,
+    explanation: string,
+    context: ErrorContext & { metadata?: Readonly<Record<string, string>> },
+  ) {
+    super(`Holdfast refused the request${reason === "" ? "" : ` (${reason})`}: ${explanation}`, context);
+    this.reason = reason;
+    this.metadata = context.metadata ?? {};
+  }
+}
+
+/** This process may no longer act for the billing lease. */
+export class LeaseLostError extends HoldfastError {
+  readonly code = "holdfast_lease_lost";
+  readonly lease: string;
+  readonly billingPeriod: string;
+
+  constructor(lease: string, billingPeriod: string, context: ErrorContext = {}) {
+    super(
+      `Not sent: the billing lease ${lease} of ${billingPeriod} is no longer surely held by this process, another may ` +
+        "run the job now. Stop this run; what it was granted is settled or reconciled.",
+      context,
+    );
+    this.lease = lease;
+    this.billingPeriod = billingPeriod;
+  }
+}
+
+/** A guarded request came without saying which spend it is. */
+export class SpendIdentityMissingError extends HoldfastError {
+  readonly code = "holdfast_spend_identity_missing";
+
+  constructor(endpoint: string) {
+    super(
+      `Not sent: ${endpoint} moves money and needs a spend. Pass { spend: { customerId, billingPeriod, purpose } } as a ` +
+        "request option, or wrap the call in holdfast.withSpend(identity, fn).",
+    );
+  }
+}
+
+/** The guard does not know how to make this write safe, so it is not sent. */
+export class SpendUnsupportedError extends HoldfastError {
+  readonly code = "holdfast_spend_unsupported";
+  readonly endpoint: string;
+
+  constructor(endpoint: string, why: string, remedy: string) {
+    super(`Not sent: ${endpoint} ${why}. ${remedy}`);
+    this.endpoint = endpoint;
+  }
+}
+
+/**
+ * Thrown by the callback of `holdfast.spend` to say that the vendor certainly did not charge. Without a status nothing
+ * was sent at all; with one the vendor refused. Any other error leaves the spend in doubt.
+ */
+export class NotChargedError extends HoldfastError {
+  readonly code = "holdfast_not_charged";
+  readonly vendorStatus: number | undefined;
+
+  constructor(options: ErrorContext & { message?: string; vendorStatus?: number } = {}) {
+    super(options.message ?? "Not charged: the vendor was not called or refused.", options);
+    this.vendorStatus = options.vendorStatus;
+  }
+}

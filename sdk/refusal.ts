@@ -1,0 +1,25 @@
+import {
+  type ErrorContext,
+  HoldfastError,
+  HoldfastRefusedError,
+  HoldfastUnavailableError,
+  SpendMismatchError,
+} from "./errors.ts";
+import { isRetryable, RpcFailure } from "./rpc-failure.ts";
+
+/**
+ * The typed error for a failed RPC. Whatever is not understood is "unavailable": the caller must not call the vendor.
+ * `what` completes "Holdfast did not answer …".
+ */
+export function translateFailure(error: unknown, what: string, context: ErrorContext): HoldfastError {
+  if (error instanceof HoldfastError) return error;
+  if (!(error instanceof RpcFailure)) return new HoldfastUnavailableError(what, { ...context, cause: error });
+  if (error.reason === "SPEND_MISMATCH") {
+    const fields = (error.metadata["fields"] ?? "").split(",").map((field) => field.trim());
+    return new SpendMismatchError(fields, { ...context, cause: error });
+  }
+  if (isRetryable(error) || error.reason === "INTERNAL" || error.reason === "") {
+    return new HoldfastUnavailableError(`${what} (${error.message})`, { ...context, cause: error });
+  }
+  return new HoldfastRefusedError(error.reason, error.message, { ...context, metadata: error.metadata, cause: error });
+}

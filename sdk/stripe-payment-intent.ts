@@ -1,0 +1,293 @@
+import { type Authorization, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
+import {
+  SpendAlreadyFailedError,
+  SpendInDoubtError,
+  SpendInProgressError,
+  SpendMismatchError,
+  VendorUnreachableError,
+} from "./errors.ts";
+import type { Grant } from "./spend.ts";
+import {
+  authorizationMetadata,
+  bind,
+  type GuardedCall,
+  readCommitted,
+  refusalStatus,
+  sendStep,
+  spendRequest,
+} from "./stripe-call.ts";
+import { cancelIntent, commitIntent, type Intent, intentPath, parseIntent, readIntent } from "./stripe-intent.ts";
+import { confirmFields, createFields } from "./stripe-intent-fields.ts";
+import type { StripeAnswer } from "./stripe-http.ts";
+import { joinForm } from "./stripe-request.ts";
+import { sleep } from "./runtime.ts";
+
+/** What one step leads to: the answer for the caller, the object to go on with, or another attempt in charge. */
+type Next =
+  | { readonly kind: "answer"; readonly answer: StripeAnswer }
+  | { readonly kind: "intent"; readonly intent: Intent }
+  | { readonly kind: "superseded" };
+
+const ROUNDS_MAX = 5;
+const CONFIRMATIONS_MAX = 10;
+const STEPS_MAX = 30;
+
+/**
+ * Charges by a PaymentIntent in two steps, as if one call had been made: create it unconfirmed, bind its id to the
+ * authorization, and only then confirm that id. However many attempts run, all of them confirm the one bound object,
+ * and a PaymentIntent succeeds once. Throws a HoldfastError where there is no vendor answer to give.
+ */
+export async function payByPaymentIntent(call: GuardedCall): Promise<StripeAnswer> {
+  for (let round = 0; round < ROUNDS_MAX; round += 1) {
+    const decision = await call.authorize(spendRequest(call, Settlement.TWO_STEP), call.deadline);
+    switch (decision.kind) {
+      case "already_committed":
+        return readCommitted(call, decision.authorization.vendorReference, decision.authorization.name);
+      case "unfinished":
+        return followUnfinished(call, decision.authorization);
+      case "granted": {
+        const answer = await carryThrough(call, decision.grant);
+        if (answer !== undefined) return answer;
+        await sleep(call.runtime, 100 * round);
+      }
+    }
+  }
+  throw new SpendInProgressError({ spend: call.spend });
+}
+
+/** In progress elsewhere, but the customer may have finished meanwhile. */
+async function followUnfinished(call: GuardedCall, authorization: Authorization): Promise<StripeAnswer> {
+  const { name, vendorReference, vendorState } = authorization;
+  const intent = await readIntent(call, vendorReference, call.runtime.clock.now() + call.vendorDeadlineMs);
+  if (intent?.status === "succeeded") {
+    await commitIntent(call, name, intent);
+    return intent.answer;
+  }
+  throw new SpendInProgressError({
+    spend: call.spend,
+    authorization: name,
+    vendorReference,
+    vendorState: intent?.status ?? vendorState,
+  });
+}
+
+/** Undefined if another attempt has taken over. */
+async function carryThrough(call: GuardedCall, grant: Grant): Promise<StripeAnswer | undefined> {
+  const deadline = call.runtime.clock.now() + call.vendorDeadlineMs;
+  const flow: Flow = { call, grant, deadline, confirmations: 0, declines: 0 };
+  let next = grant.vendorReference === "" ? await createAndBind(flow) : await look(flow, grant.vendorReference);
+  for (let steps = 0; steps < STEPS_MAX; steps += 1) {
+    if (next.kind === "answer") return next.answer;
+    if (next.kind === "superseded") return undefined;
+    next = await advance(flow, next.intent);
+  }
+  return doubt(flow, "the PaymentIntent did not come to an end");
+}
+
+interface Flow {
+  readonly call: GuardedCall;
+  readonly grant: Grant;
+  /** A reading of the clock: the end of everything this attempt does at the vendor. */
+  readonly deadline: number;
+  /** Number of confirm keys used up: the next one is one higher. */
+  confirmations: number;
+  /** Declines this attempt has seen. */
+  declines: number;
+}
+
+function errorContext(flow: Flow, vendorReference?: string) {
+  return { spend: flow.call.spend, authorization: flow.grant.authorization, vendorReference };
+}
+
+async function doubt(flow: Flow, reason: string, vendorReference?: string): Promise<never> {
+  await flow.call.settlements.reportUnknown(flow.grant, reason);
+  throw new SpendInDoubtError(reason, errorContext(flow, vendorReference));
+}
+
+async function look(flow: Flow, reference: string): Promise<Next> {
+  const intent = await readIntent(flow.call, reference, flow.deadline);
+  return intent === undefined
+    ? doubt(flow, "the bound PaymentIntent could not be read", reference)
+    : { kind: "intent", intent };
+}
+
+async function createAndBind(flow: Flow): Promise<Next> {
+  const { call, grant } = flow;
+  const result = await sendStep(call, grant, {
+    path: "/v1/payment_intents",
+    endpoint: call.endpoint,
+    body: joinForm(createFields(call.fields, authorizationMetadata(grant))),
+    key: grant.idempotencyKey,
+    replay: grant.mayHaveBeenSent,
+    sendUntil: grant.holdUntil,
+    deadline: flow.deadline,
+  });
+  if (result.outcome === "too_late") return { kind: "superseded" };
+  const { exchange } = result;
+  const intent = exchange.answer === undefined ? undefined : parseIntent(exchange.answer);
+  if (result.outcome === "charged" && intent !== undefined) return bindOwn(flow, intent);
+  const { signal, answer } = exchange;
+  if (signal.kind === "answer" && signal.errorType === "idempotency_error") {
+    // Nothing is bound, so nothing can have been confirmed: the hold runs out and is given back by itself.
+    throw new SpendMismatchError(["body"], errorContext(flow));
+  }
+  const refused = refusalStatus(exchange);
+  if (refused !== undefined && answer !== undefined && refused.status < 500 && refused.status >= 400) {
+    await call.settlements.void(grant, { evidence: "vendor_refused", ...refused });
+    return { kind: "answer", answer };
+  }
+  if (result.outcome === "not_charged") await call.settlements.void(grant, { evidence: "never_sent" });
+  else await call.settlements.reportUnknown(grant, "no usable answer to the creation of a PaymentIntent");
+  throw new VendorUnreachableError("Stripe did not answer the creation of the PaymentIntent, and none was confirmed", {
+    ...errorContext(flow),
+    cause: exchange.error,
+  });
+}
+
+async function bindOwn(flow: Flow, intent: Intent): Promise<Next> {
+  const { call, grant } = flow;
+  const bound = await bind(call, grant, intent.id);
+  switch (bound.kind) {
+    case "bound":
+      return { kind: "intent", intent };
+    case "other_bound":
+      await cancelIntent(call, grant, intent.id, `${grant.idempotencyKey}-cancel-${intent.id}`, flow.deadline);
+      return look(flow, bound.vendorReference);
+    case "superseded":
+      await abandonOwn(flow, intent.id);
+      return { kind: "superseded" };
+  }
+}
+
+/**
+ * Another attempt is in charge. It used the same key, so within a day its object is this very one: cancelling it would
+ * cancel the other's charge. Only an object that is surely not the other's is cancelled.
+ */
+async function abandonOwn(flow: Flow, own: string): Promise<void> {
+  const { call, grant } = flow;
+  const now = await call.controlPlane.getAuthorization(grant.authorization, flow.deadline).catch(() => undefined);
+  if (now === undefined || now.vendorReference === "" || now.vendorReference === own) return;
+  await cancelIntent(call, grant, own, `${grant.idempotencyKey}-cancel-${own}`, flow.deadline);
+}
+
+async function advance(flow: Flow, intent: Intent): Promise<Next> {
+  const { call, grant } = flow;
+  switch (intent.status) {
+    case "succeeded":
+      await commitIntent(call, grant.authorization, intent, grant.attemptId);
+      return { kind: "answer", answer: intent.answer };
+    case "canceled":
+      await call.settlements.void(grant, { evidence: "tombstone", vendorReference: intent.id });
+      throw new SpendAlreadyFailedError(grant.generation, errorContext(flow, intent.id));
+    case "requires_confirmation":
+    case "requires_payment_method":
+      return confirm(flow, intent);
+    case "requires_action":
+    case "processing":
+    case "requires_capture": {
+      const bound = await bind(call, grant, intent.id, intent.status);
+      return bound.kind === "superseded" ? bound : { kind: "answer", answer: intent.answer };
+    }
+    default:
+      return doubt(flow, `the PaymentIntent is in the unknown state ${intent.status}`, intent.id);
+  }
+}
+
+async function confirm(flow: Flow, intent: Intent): Promise<Next> {
+  const { call, grant } = flow;
+  if (flow.confirmations >= CONFIRMATIONS_MAX) return doubt(flow, "no confirmation was conclusive", intent.id);
+  const again = grant.vendorReference !== "";
+  const number = flow.confirmations + 1;
+  const result = await sendStep(call, grant, {
+    path: `${intentPath(intent.id)}/confirm`,
+    endpoint: "POST /v1/payment_intents/:id/confirm",
+    body: joinForm(
+      confirmFields(call.fields, { withPaymentMethod: again && intent.status === "requires_payment_method" }),
+    ),
+    key: `${grant.idempotencyKey}-confirm-${number}`,
+    replay: grant.mayHaveBeenSent,
+    sendUntil: grant.holdUntil,
+    deadline: flow.deadline,
+  });
+  if (result.outcome === "too_late") {
+    await call.settlements.reportUnknown(grant, "the hold ran out before the confirmation");
+    return { kind: "superseded" };
+  }
+  const { exchange } = result;
+  const { answer, signal } = exchange;
+  if (result.outcome === "charged" && answer !== undefined) return confirmed(flow, intent, answer);
+  if (signal.kind === "not_sent" && !result.replay) {
+    await call.settlements.reportUnknown(grant, "the vendor could not be reached to confirm");
+    throw new VendorUnreachableError("Stripe could not be reached to confirm the PaymentIntent", {
+      ...errorContext(flow, intent.id),
+      cause: exchange.error,
+    });
+  }
+  if (result.outcome === "not_charged" && answer !== undefined) return declined(flow, intent, answer, signal);
+  return afterUnclearConfirm(flow, intent, exchange);
+}
+
+async function confirmed(flow: Flow, intent: Intent, answer: StripeAnswer): Promise<Next> {
+  const after = parseIntent(answer);
+  if (after === undefined) return look(flow, intent.id);
+  if (after.status === "requires_payment_method" || after.status === "requires_confirmation") {
+    return giveUp(flow, after.id, answer);
+  }
+  return { kind: "intent", intent: after };
+}
+
+async function declined(
+  flow: Flow,
+  intent: Intent,
+  answer: StripeAnswer,
+  signal: { readonly kind: string; readonly replayed?: boolean },
+): Promise<Next> {
+  flow.confirmations += 1;
+  const cardDecline = answer.status === 402;
+  if (flow.call.onDecline === "keep" && cardDecline) {
+    // A saved decline of an earlier attempt is a proven refusal of that number; this attempt tries its own card.
+    if (signal.replayed === true && flow.declines === 0) return look(flow, intent.id);
+    flow.declines += 1;
+    return { kind: "answer", answer };
+  }
+  return giveUp(flow, intent.id, answer);
+}
+
+/** Cancels the intent, which proves that it will never charge, and hands the vendor's own answer on. */
+async function giveUp(flow: Flow, id: string, answer: StripeAnswer): Promise<Next> {
+  const { call, grant } = flow;
+  const after = await cancelIntent(call, grant, id, `${grant.idempotencyKey}-cancel`, flow.deadline);
+  if (after?.status === "canceled") {
+    await call.settlements.void(grant, { evidence: "tombstone", vendorReference: id });
+    return { kind: "answer", answer };
+  }
+  // It was charged after all, by the customer or an earlier confirmation.
+  if (after?.status === "succeeded") return { kind: "intent", intent: after };
+  await call.settlements.reportUnknown(grant, "the vendor refused, and the cancellation is not proven");
+  return { kind: "answer", answer };
+}
+
+async function afterUnclearConfirm(
+  flow: Flow,
+  intent: Intent,
+  {
+    signal,
+    answer,
+  }: Awaited<ReturnType<typeof sendStep>> extends infer R ? (R extends { exchange: infer E } ? E : never) : never,
+): Promise<Next> {
+  const after = await readIntent(flow.call, intent.id, flow.deadline);
+  if (after === undefined) return doubt(flow, "the confirmation was not answered and the object not read", intent.id);
+  const open = after.status === "requires_confirmation" || after.status === "requires_payment_method";
+  if (!open) return { kind: "intent", intent: after };
+  if (signal.kind === "answer" && signal.readable && answer !== undefined) {
+    // The key was used up by an answer that moved nothing: the object is open, so the next number is free.
+    if (signal.errorType === "idempotency_error" || signal.replayed) {
+      flow.confirmations += 1;
+      return { kind: "intent", intent: after };
+    }
+    if (signal.status >= 400 && signal.status < 500 && ![409, 424, 429].includes(signal.status)) {
+      return giveUp(flow, intent.id, answer);
+    }
+  }
+  return doubt(flow, "the confirmation of the PaymentIntent was not answered", intent.id);
+}

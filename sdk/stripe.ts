@@ -1,0 +1,173 @@
+import type Stripe from "stripe";
+import type { SpendOption } from "./context.ts";
+import { createStripeGuard, type GuardSettings, type StripeCallScope } from "./stripe-guard.ts";
+import type { StripeHttpClient } from "./stripe-http.ts";
+
+/** A method that also takes a spend among its request options. */
+type WithSpend<Method> = Method extends (params: infer Params, options?: infer Options) => infer Result
+  ? (params: Params, options: Options & { spend: SpendOption }) => Result
+  : never;
+
+/** A Stripe client whose charges are spends. Everything else is the client it was made from. */
+export type GuardedStripe = Stripe & {
+  readonly paymentIntents: { readonly create: WithSpend<Stripe["paymentIntents"]["create"]> };
+  readonly charges: { readonly create: WithSpend<Stripe["charges"]["create"]> };
+  rawRequest(
+    method: string,
+    path: string,
+    params: Record<string, unknown>,
+    options: Stripe.RawRequestOptions & { spend: SpendOption },
+  ): Promise<unknown>;
+};
+
+// The parts of a Stripe client that are stable over its major versions but not in its types.
+interface StripeInternals {
+  _api: { httpClient: StripeHttpClient };
+  _requestSender: object;
+  _enableTelemetry: boolean;
+  getApiField(name: "httpClient"): StripeHttpClient;
+}
+
+/**
+ * Makes a guarded view of a Stripe client: the same object with another HttpClient. The given client is not changed
+ * and not copied, so its configuration, its events and its version stay what they are.
+ */
+export function guardStripe(stripe: Stripe, settings: GuardSettings): GuardedStripe {
+  const original = stripe as unknown as StripeInternals;
+  const guard = createStripeGuard(settings, original.getApiField("httpClient"));
+  const view = Object.create(stripe) as StripeInternals;
+  // Telemetry would put request ids of other calls into headers, and write a file.
+  override(view, "_enableTelemetry", false);
+  override(view, "_api", { ...original._api, httpClient: guard.client });
+  override(view, "_requestSender", derive(original._requestSender, view));
+  return wrap({ view, run: (scope, fn) => guard.scope.run(scope, fn) }, view) as GuardedStripe;
+}
+
+function override(target: object, name: PropertyKey, value: unknown): void {
+  Object.defineProperty(target, name, { value, writable: true, configurable: true, enumerable: true });
+}
+
+/** The object with the guarded view in place of the client it belongs to. */
+function derive(object: object, view: object): object {
+  const derived = Object.create(object) as object;
+  override(derived, "_stripe", view);
+  return derived;
+}
+
+interface Wrapping {
+  readonly view: object;
+  readonly run: <Result>(scope: StripeCallScope, fn: () => Result) => Result;
+}
+
+type AnyFunction = (...args: unknown[]) => unknown;
+
+function wrap(wrapping: Wrapping, target: object): object {
+  const cache = new Map<PropertyKey, unknown>();
+  return new Proxy(target, {
+    get(object, name) {
+      const value: unknown = Reflect.get(object, name, object);
+      const cached = cache.get(name);
+      if (cached !== undefined) return cached;
+      const wrapped = wrapProperty(wrapping, object, name, value);
+      if (wrapped !== value) cache.set(name, wrapped);
+      return wrapped;
+    },
+    set(object, name, value) {
+      cache.delete(name);
+      return Reflect.set(object, name, value, object);
+    },
+  });
+}
+
+/** Namespaces and resources are wrapped, methods run in a call scope, everything else is handed out as it is. */
+function wrapProperty(wrapping: Wrapping, owner: object, name: PropertyKey, value: unknown): unknown {
+  if (typeof name !== "string" || !/^[a-z]/.test(name) || name === "constructor") return value;
+  if (typeof value === "function") return wrapMethod(wrapping, owner, value as AnyFunction);
+  if (typeof value !== "object" || value === null) return value;
+  // A namespace knows its client, which would be a way around the guard.
+  if (isClient(value)) return wrap(wrapping, wrapping.view);
+  if ("_stripe" in value) return wrap(wrapping, derive(value, wrapping.view));
+  return isNamespace(value, 0) ? wrap(wrapping, value) : value;
+}
+
+function isClient(value: object): boolean {
+  return "_requestSender" in value && "_api" in value;
+}
+
+const NAMESPACE_DEPTH_MAX = 4;
+
+/** An object that holds resources, such as `stripe.billing`. */
+function isNamespace(value: object, depth: number): boolean {
+  return Object.values(value).some((member: unknown) => {
+    if (typeof member !== "object" || member === null || isClient(member)) return false;
+    return "_stripe" in member || (depth < NAMESPACE_DEPTH_MAX && isNamespace(member, depth + 1));
+  });
+}
+
+function wrapMethod(wrapping: Wrapping, owner: object, method: AnyFunction): AnyFunction {
+  return (...args) => {
+    const { spend, rest } = takeSpend(args);
+    const scope: StripeCallScope = { spend, refusals: new Map() };
+    return wrapResult(
+      wrapping,
+      scope,
+      wrapping.run(scope, () => Reflect.apply(method, owner, rest) as unknown),
+    );
+  };
+}
+
+/** Takes the spend out of the request options: Stripe's client does not know it. */
+function takeSpend(args: readonly unknown[]): { spend: SpendOption | undefined; rest: readonly unknown[] } {
+  const index = args.findLastIndex((arg) => typeof arg === "object" && arg !== null && Object.hasOwn(arg, "spend"));
+  if (index < 0) return { spend: undefined, rest: args };
+  const { spend, ...options } = args[index] as { spend: SpendOption };
+  const last = index === args.length - 1;
+  // An empty options object would be taken for parameters by older versions.
+  const kept = Object.keys(options).length === 0 && last && index > 0 ? [] : [options];
+  return { spend, rest: [...args.slice(0, index), ...kept, ...args.slice(index + 1)] };
+}
+
+function wrapResult(wrapping: Wrapping, scope: StripeCallScope, result: unknown): unknown {
+  if (typeof result !== "object" || result === null) return result;
+  if (isClient(result)) return wrap({ ...wrapping, view: result }, result);
+  if (!(result instanceof Promise)) return isIterator(result) ? wrapFunctions(scope, result, {}) : result;
+  const translated = result.catch((error: unknown) => {
+    throw translate(scope, error);
+  });
+  return wrapFunctions(scope, result, translated);
+}
+
+function isIterator(value: object): boolean {
+  return "next" in value && typeof value.next === "function";
+}
+
+/** Gives `target` the paging functions that Stripe hangs on its promises, with their errors translated too. */
+function wrapFunctions(scope: StripeCallScope, source: object, target: object): object {
+  for (const name of Reflect.ownKeys(source)) {
+    const member: unknown = Reflect.get(source, name);
+    if (typeof member !== "function") continue;
+    override(target, name, (...args: unknown[]) => {
+      const result: unknown = Reflect.apply(member, source, args);
+      if (result === source) return target;
+      if (result instanceof Promise) {
+        return result.catch((error: unknown) => {
+          throw translate(scope, error);
+        });
+      }
+      return typeof result === "object" && result !== null && isIterator(result)
+        ? wrapFunctions(scope, result, {})
+        : result;
+    });
+  }
+  return target;
+}
+
+/** The typed error behind a synthetic refusal, with Stripe's own error as its cause. */
+function translate(scope: StripeCallScope, error: unknown): unknown {
+  if (!(error instanceof Error) || !("requestId" in error)) return error;
+  const typed = scope.refusals.get(String(error.requestId));
+  if (typed === undefined) return error;
+  if (typed.cause !== undefined) error.cause = typed.cause;
+  typed.cause = error;
+  return typed;
+}

@@ -1,0 +1,17 @@
+/** Every span attribute the SDK sets. None ever carries a key, a token or a body. */
+export const ATTRIBUTES = {
+  customerId: "holdfast.customer_id",
+  billingPeriod: "holdfast.billing_period",
+  purpose: "holdfast.purpose",
+  authorization: "holdfast.authorization",
+  generation: "holdfast.generation",
+  disposition: "holdfast.disposition",
+  batchSize: "holdfast.batch_size",
+  vendor: "holdfast.vendor",
+  vendorEndpoint: "holdfast.vendor_endpoint",
+  vendorReference: "holdfast.vendor_reference",
+  vendorStatus: "holdfast.vendor_status",
+  vendorReplayed: "holdfast.vendor_replayed",
+  outcome: "holdfast.outcome",
+  replay: "holdfast.replay",
+} as const;

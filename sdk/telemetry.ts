@@ -1,0 +1,29 @@
+import type { Interceptor } from "@connectrpc/connect";
+import { type Attributes, context, type Link, propagation, type Span, SpanStatusCode, trace } from "@opentelemetry/api";
+
+const tracer = trace.getTracer("@holdfast/sdk");
+
+/** Runs `fn` in a span that ends with it. A failure is marked with the error's name only, never with its text. */
+export function inSpan<T>(
+  name: string,
+  attributes: Attributes,
+  fn: (span: Span) => Promise<T>,
+  links: Link[] = [],
+): Promise<T> {
+  return tracer.startActiveSpan(name, { attributes, links }, async (span) => {
+    try {
+      return await fn(span);
+    } catch (error) {
+      span.setStatus({ code: SpanStatusCode.ERROR, message: error instanceof Error ? error.name : "error" });
+      throw error;
+    } finally {
+      span.end();
+    }
+  });
+}
+
+/** Puts the W3C trace context of the calling span into the headers of every RPC. */
+export const traceInterceptor: Interceptor = (next) => (request) => {
+  propagation.inject(context.active(), request.header, { set: (headers, name, value) => headers.set(name, value) });
+  return next(request);
+};

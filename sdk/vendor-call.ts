@@ -1,0 +1,135 @@
+import { Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
+import type { SpendOption } from "./context.ts";
+import { toDecimalMoney } from "./convert.ts";
+import { NotChargedError, SpendInDoubtError, SpendInProgressError } from "./errors.ts";
+import { checkMoney, type DecimalMoney } from "./money.ts";
+import type { Runtime } from "./runtime.ts";
+import type { Settlements } from "./settlement.ts";
+import type { Decision, Grant, SpendRequest } from "./spend.ts";
+
+/** What is to be spent, at any vendor. */
+export interface VendorSpend {
+  /** A decimal string in major units, for example "0.0079". */
+  readonly amount: string;
+  /** Three lower-case letters. */
+  readonly currency: string;
+  /** A lower-case word, for example "twilio". */
+  readonly vendor: string;
+  /** Method and path template of the call, for example "POST /emails". */
+  readonly endpoint: string;
+  /** The vendor's account, empty for the platform's own. */
+  readonly vendorAccount?: string;
+}
+
+/** What the callback may use. It sends once: after it threw, the outcome counts as unknown. */
+export interface VendorGrant {
+  readonly idempotencyKey: string;
+  readonly authorization: string;
+  readonly generation: number;
+  /** Throws if the hold or the billing lease has run out meanwhile. Call it right before sending. */
+  assertHeld(): void;
+}
+
+/** What the vendor did. */
+export interface VendorReceipt {
+  /** The vendor's id of what was bought. */
+  readonly vendorReference: string;
+  /** What it really cost, if not the authorized amount. */
+  readonly amount?: string;
+}
+
+export interface SpendResult {
+  readonly authorization: string;
+  readonly vendorReference: string;
+  readonly money: DecimalMoney;
+  /** True if an earlier call had spent it: the callback did not run. */
+  readonly alreadyCommitted: boolean;
+}
+
+export interface VendorCallSettings {
+  readonly runtime: Runtime;
+  readonly settlements: Settlements;
+  readonly authorize: (request: SpendRequest, deadline: number) => Promise<Decision>;
+  readonly timeoutMs: number;
+}
+
+/**
+ * Spends at a vendor that this SDK does not know. The callback runs at most once per generation, since nobody knows
+ * whether the vendor remembers a key. It throws a NotChargedError if the vendor certainly did not charge.
+ */
+export async function spendAtVendor(
+  settings: VendorCallSettings,
+  spend: SpendOption,
+  what: VendorSpend,
+  callback: (grant: VendorGrant) => Promise<VendorReceipt>,
+): Promise<SpendResult> {
+  const money = { currency: what.currency, amount: what.amount };
+  checkMoney(money);
+  const request: SpendRequest = {
+    spend,
+    money,
+    vendor: what.vendor,
+    endpoint: what.endpoint,
+    settlement: Settlement.SEND_ONCE,
+    vendorAccount: what.vendorAccount ?? "",
+  };
+  const decision = await settings.authorize(request, settings.runtime.clock.now() + settings.timeoutMs);
+  if (decision.kind === "unfinished") {
+    const { name, vendorReference, vendorState } = decision.authorization;
+    throw new SpendInProgressError({ spend, authorization: name, vendorReference, vendorState });
+  }
+  if (decision.kind === "already_committed") {
+    const { name, vendorReference, committedAmount } = decision.authorization;
+    return {
+      authorization: name,
+      vendorReference,
+      money: toDecimalMoney(committedAmount) ?? money,
+      alreadyCommitted: true,
+    };
+  }
+  return runCallback(settings, decision.grant, money, callback);
+}
+
+async function runCallback(
+  settings: VendorCallSettings,
+  grant: Grant,
+  money: DecimalMoney,
+  callback: (grant: VendorGrant) => Promise<VendorReceipt>,
+): Promise<SpendResult> {
+  const { settlements, runtime } = settings;
+  const { spend, authorization } = grant;
+  let receipt: VendorReceipt;
+  let charged: DecimalMoney;
+  try {
+    receipt = await callback({
+      idempotencyKey: grant.idempotencyKey,
+      authorization,
+      generation: grant.generation,
+      assertHeld() {
+        grant.lease?.assertHeld();
+        if (runtime.clock.now() >= grant.holdUntil) {
+          throw new NotChargedError({ message: "Not sent: the hold ran out before the call.", spend, authorization });
+        }
+      },
+    });
+    charged = { currency: money.currency, amount: receipt.amount ?? money.amount };
+    checkMoney(charged);
+  } catch (error) {
+    if (error instanceof NotChargedError) {
+      const { vendorStatus } = error;
+      await settlements.void(
+        grant,
+        vendorStatus === undefined
+          ? { evidence: "never_sent" }
+          : { evidence: "vendor_refused", status: vendorStatus, replayed: false },
+      );
+      throw error;
+    }
+    const reason = `the callback failed (${error instanceof Error ? error.name : typeof error})`;
+    await settlements.reportUnknown(grant, reason);
+    throw new SpendInDoubtError(reason, { spend, authorization, cause: error });
+  }
+  const { vendorReference } = receipt;
+  await settlements.commit(authorization, { money: charged, vendorReference, attemptId: grant.attemptId });
+  return { authorization, vendorReference, money: charged, alreadyCommitted: false };
+}
