@@ -1,0 +1,270 @@
+-- Printed from a migrated database by npm run generate.
+
+create table holdfast.audit_events (
+  workspace_id text not null,
+  xid xid8 not null,
+  n integer not null,
+  event_time timestamp with time zone not null,
+  kind text not null,
+  actor_kind text not null,
+  actor_id text not null,
+  spend_key text,
+  generation integer,
+  customer_id text,
+  billing_period text,
+  purpose text,
+  attempt_id text,
+  currency text,
+  amount_micros bigint,
+  disposition text,
+  reason text,
+  trace_id text default ''::text not null,
+  detail jsonb default '{}'::jsonb not null,
+  constraint audit_events_actor_check CHECK (((actor_kind = ANY (ARRAY['vault_key'::text, 'operator'::text, 'server'::text])) AND (length(actor_id) <= 128))),
+  constraint audit_events_kind_check CHECK (((length(kind) >= 1) AND (length(kind) <= 64))),
+  constraint audit_events_pkey PRIMARY KEY (workspace_id, xid, n)
+);
+
+create table holdfast.authorizations (
+  workspace_id text not null,
+  spend_key text not null,
+  generation integer not null,
+  customer_id text not null,
+  billing_period text not null,
+  purpose text not null,
+  idempotency_key text not null,
+  vault_key_id text not null,
+  vendor text not null,
+  vendor_account text not null,
+  endpoint text not null,
+  currency text not null,
+  amount_micros bigint not null,
+  settlement text not null,
+  resend_safe_for interval,
+  state text not null,
+  attempt_id text not null,
+  told_may_have_been_sent boolean not null,
+  body_fingerprint text not null,
+  grant_time timestamp with time zone not null,
+  hold_expire_time timestamp with time zone not null,
+  vendor_reference text,
+  bind_time timestamp with time zone,
+  vendor_state text default ''::text not null,
+  follow_until_time timestamp with time zone,
+  committed_micros bigint,
+  committed_currency text,
+  commit_time timestamp with time zone,
+  void_evidence text,
+  void_reason text,
+  void_time timestamp with time zone,
+  lease text,
+  fencing_token bigint,
+  trace_id text default ''::text not null,
+  constraint authorizations_amount_check CHECK (((amount_micros >= 1) AND (amount_micros <= '1000000000000000000'::bigint))),
+  constraint authorizations_committed_check CHECK ((committed_micros >= 0)),
+  constraint authorizations_evidence_check CHECK ((void_evidence = ANY (ARRAY['NEVER_SENT'::text, 'VENDOR_REFUSED'::text, 'TOMBSTONE'::text, 'ABSENT_AFTER_QUARANTINE'::text, 'OPERATOR'::text, 'NEVER_BOUND'::text]))),
+  constraint authorizations_generation_check CHECK ((generation >= 1)),
+  constraint authorizations_idempotency_key_check CHECK ((idempotency_key ~ '^[0-9a-f]{32}$'::text)),
+  constraint authorizations_identity_check CHECK ((((length(customer_id) >= 1) AND (length(customer_id) <= 128)) AND ((length(billing_period) >= 1) AND (length(billing_period) <= 128)) AND ((length(purpose) >= 1) AND (length(purpose) <= 128)) AND (POSITION((':'::text) IN (customer_id)) = 0) AND (POSITION((':'::text) IN (billing_period)) = 0))),
+  constraint authorizations_lengths_check CHECK (((length(attempt_id) = 32) AND (length(vendor) <= 32) AND (length(vendor_account) <= 128) AND (length(endpoint) <= 256) AND (length(body_fingerprint) <= 64) AND (length(vendor_reference) <= 255) AND (length(vendor_state) <= 64) AND (length(void_reason) <= 500) AND (length(lease) <= 128) AND (length(trace_id) <= 32))),
+  constraint authorizations_pkey PRIMARY KEY (workspace_id, spend_key, generation),
+  constraint authorizations_settlement_check CHECK (((settlement = ANY (ARRAY['TWO_STEP'::text, 'RESEND_SAFE'::text, 'SEND_ONCE'::text])) AND ((settlement = 'RESEND_SAFE'::text) = (resend_safe_for IS NOT NULL)) AND ((resend_safe_for IS NULL) OR (resend_safe_for <= '23:00:00'::interval)))),
+  constraint authorizations_spend_key_check CHECK ((spend_key ~ '^[0-9a-f]{32}$'::text)),
+  constraint authorizations_state_check CHECK (((state = ANY (ARRAY['HELD'::text, 'COMMITTED'::text, 'VOIDED'::text, 'IN_DOUBT'::text])) AND ((state = 'COMMITTED'::text) = (commit_time IS NOT NULL)) AND ((state = 'COMMITTED'::text) = (committed_micros IS NOT NULL)) AND ((state = 'COMMITTED'::text) = (committed_currency IS NOT NULL)) AND ((state = 'VOIDED'::text) = (void_time IS NOT NULL)) AND ((state = 'VOIDED'::text) = (void_evidence IS NOT NULL)) AND ((state <> 'COMMITTED'::text) OR (vendor_reference IS NOT NULL)))),
+  constraint authorizations_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
+);
+
+create table holdfast.billing_leases (
+  workspace_id text not null,
+  lease text not null,
+  billing_period text not null,
+  holder_id text not null,
+  fencing_token bigint not null,
+  expire_time timestamp with time zone not null,
+  completed boolean default false not null,
+  create_time timestamp with time zone not null,
+  constraint billing_leases_lengths_check CHECK ((((length(lease) >= 1) AND (length(lease) <= 128)) AND ((length(billing_period) >= 1) AND (length(billing_period) <= 128)) AND ((length(holder_id) >= 1) AND (length(holder_id) <= 128)))),
+  constraint billing_leases_pkey PRIMARY KEY (workspace_id, lease, billing_period),
+  constraint billing_leases_token_check CHECK ((fencing_token >= 0)),
+  constraint billing_leases_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
+);
+
+create table holdfast.caps (
+  workspace_id text not null,
+  cap_id text not null,
+  currency text not null,
+  limit_micros bigint not null,
+  max_per_spend_micros bigint,
+  cap_window text not null,
+  time_zone text not null,
+  scope_vault_key_id text,
+  scope_vendor text,
+  scope_endpoint text,
+  scope_customer_id text,
+  scope_purpose text,
+  per_customer boolean not null,
+  version bigint default 1 not null,
+  create_time timestamp with time zone not null,
+  update_time timestamp with time zone not null,
+  constraint caps_currency_check CHECK ((currency ~ '^[a-z]{3}$'::text)),
+  constraint caps_id_check CHECK ((cap_id ~ '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'::text)),
+  constraint caps_limit_check CHECK (((limit_micros >= 0) AND (limit_micros <= '1000000000000000000'::bigint))),
+  constraint caps_max_check CHECK (((max_per_spend_micros >= 0) AND (max_per_spend_micros <= '1000000000000000000'::bigint))),
+  constraint caps_pkey PRIMARY KEY (workspace_id, cap_id),
+  constraint caps_time_zone_check CHECK (((length(time_zone) >= 1) AND (length(time_zone) <= 64))),
+  constraint caps_window_check CHECK ((cap_window = ANY (ARRAY['LIFETIME'::text, 'DAY'::text, 'BILLING_PERIOD'::text]))),
+  constraint caps_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
+);
+
+create table holdfast.contradictions (
+  workspace_id text not null,
+  spend_key text not null,
+  generation integer not null,
+  vendor text not null,
+  vendor_account text not null,
+  vendor_reference text not null,
+  kind text not null,
+  amount_micros bigint not null,
+  currency text not null,
+  counted_micros bigint not null,
+  attempt_id text not null,
+  create_time timestamp with time zone not null,
+  constraint contradictions_amount_check CHECK (((amount_micros >= 0) AND (counted_micros >= 0))),
+  constraint contradictions_kind_check CHECK ((kind = ANY (ARRAY['COMMIT_AFTER_VOID'::text, 'OTHER_REFERENCE'::text, 'OTHER_AMOUNT'::text, 'REFERENCE_OF_ANOTHER_SPEND'::text]))),
+  constraint contradictions_pkey PRIMARY KEY (workspace_id, vendor, vendor_account, vendor_reference, spend_key, generation)
+);
+
+create table holdfast.counters (
+  workspace_id text not null,
+  cap_id text not null,
+  window_label text not null,
+  subject text not null,
+  committed_micros bigint default 0 not null,
+  held_micros bigint default 0 not null,
+  constraint counters_cap_fkey FOREIGN KEY (workspace_id, cap_id) REFERENCES caps(workspace_id, cap_id),
+  constraint counters_committed_check CHECK ((committed_micros >= 0)),
+  constraint counters_held_check CHECK ((held_micros >= 0)),
+  constraint counters_label_check CHECK ((length(window_label) <= 128)),
+  constraint counters_pkey PRIMARY KEY (workspace_id, cap_id, window_label, subject),
+  constraint counters_subject_check CHECK ((length(subject) <= 128))
+);
+
+create table holdfast.holds (
+  workspace_id text not null,
+  spend_key text not null,
+  generation integer not null,
+  cap_id text not null,
+  window_label text not null,
+  subject text not null,
+  amount_micros bigint not null,
+  constraint holds_amount_check CHECK ((amount_micros > 0)),
+  constraint holds_authorization_fkey FOREIGN KEY (workspace_id, spend_key, generation) REFERENCES authorizations(workspace_id, spend_key, generation),
+  constraint holds_pkey PRIMARY KEY (workspace_id, spend_key, generation, cap_id)
+);
+
+create table holdfast.migrations (
+  version integer not null,
+  name text not null,
+  sha256 text not null,
+  apply_time timestamp with time zone default clock_timestamp() not null,
+  constraint migrations_name_check CHECK (((length(name) >= 1) AND (length(name) <= 200))),
+  constraint migrations_pkey PRIMARY KEY (version),
+  constraint migrations_sha256_check CHECK ((sha256 ~ '^[0-9a-f]{64}$'::text)),
+  constraint migrations_version_check CHECK ((version > 0))
+);
+
+create table holdfast.operator_tokens (
+  workspace_id text not null,
+  operator_id text not null,
+  secret_sha256 bytea not null,
+  create_time timestamp with time zone not null,
+  constraint operator_tokens_id_check CHECK ((operator_id ~ '^[a-z0-9]{1,32}$'::text)),
+  constraint operator_tokens_pkey PRIMARY KEY (workspace_id, operator_id),
+  constraint operator_tokens_secret_check CHECK ((length(secret_sha256) = 32)),
+  constraint operator_tokens_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
+);
+
+create table holdfast.vault_keys (
+  workspace_id text not null,
+  vault_key_id text not null,
+  secret_sha256 bytea not null,
+  state text default 'ACTIVE'::text not null,
+  vendor text not null,
+  allowed_endpoints text[] not null,
+  billing_periods text[],
+  purposes text[],
+  customers text[],
+  max_per_spend_micros bigint,
+  max_per_spend_currency text,
+  expire_time timestamp with time zone,
+  create_time timestamp with time zone not null,
+  revoke_time timestamp with time zone,
+  constraint vault_keys_id_check CHECK ((vault_key_id ~ '^[a-z0-9]{1,32}$'::text)),
+  constraint vault_keys_lists_check CHECK (((cardinality(allowed_endpoints) <= 100) AND (COALESCE(cardinality(billing_periods), 0) <= 100) AND (COALESCE(cardinality(purposes), 0) <= 100) AND (COALESCE(cardinality(customers), 0) <= 1000))),
+  constraint vault_keys_max_check CHECK ((((max_per_spend_micros IS NULL) = (max_per_spend_currency IS NULL)) AND ((max_per_spend_micros IS NULL) OR (max_per_spend_micros >= 0)))),
+  constraint vault_keys_pkey PRIMARY KEY (workspace_id, vault_key_id),
+  constraint vault_keys_secret_check CHECK ((length(secret_sha256) = 32)),
+  constraint vault_keys_state_check CHECK ((state = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text]))),
+  constraint vault_keys_vendor_check CHECK ((vendor ~ '^[a-z][a-z0-9_]{0,31}$'::text)),
+  constraint vault_keys_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
+);
+
+create table holdfast.vendor_charges (
+  workspace_id text not null,
+  vendor text not null,
+  vendor_account text not null,
+  vendor_reference text not null,
+  spend_key text not null,
+  generation integer not null,
+  constraint vendor_charges_pkey PRIMARY KEY (workspace_id, vendor, vendor_account, vendor_reference)
+);
+
+create table holdfast.workspaces (
+  workspace_id text not null,
+  policy_version bigint default 1 not null,
+  create_time timestamp with time zone not null,
+  constraint workspaces_id_check CHECK ((workspace_id ~ '^[a-z0-9]{1,32}$'::text)),
+  constraint workspaces_pkey PRIMARY KEY (workspace_id)
+);
+
+CREATE INDEX audit_events_spend_idx ON holdfast.audit_events USING btree (workspace_id, spend_key) WHERE (spend_key IS NOT NULL);
+
+CREATE INDEX authorizations_grant_time_idx ON holdfast.authorizations USING btree (workspace_id, grant_time DESC, spend_key, generation);
+
+CREATE INDEX authorizations_open_idx ON holdfast.authorizations USING btree (workspace_id, hold_expire_time) WHERE (state = ANY (ARRAY['HELD'::text, 'IN_DOUBT'::text]));
+
+CREATE INDEX authorizations_vendor_reference_idx ON holdfast.authorizations USING btree (workspace_id, vendor, vendor_account, vendor_reference) WHERE (vendor_reference IS NOT NULL);
+
+-- function holdfast.acquire_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_ttl interval, p_actor_id text, p_trace_id text) returns TABLE(answer text, lease_row billing_leases, remaining_ms bigint)
+
+-- function holdfast.append_audit(p_workspace text, p_time timestamp with time zone, p_kind text, p_actor_kind text, p_actor_id text, p_trace_id text, p_detail jsonb, p_authorization authorizations, p_disposition text, p_reason text) returns void
+
+-- function holdfast.authorize_batch(p_workspace text, p_requests jsonb) returns TABLE(ord integer, disposition text, error_reason text, differing_fields text[], visible boolean, may_have_been_sent boolean, retry_after_ms bigint, failed_generation integer, rule text, cap_id text, window_label text, window_end timestamp with time zone, limit_micros bigint, committed_micros bigint, held_micros bigint, cap_currency text, authorization_row authorizations)
+
+-- function holdfast.bind_vendor_reference(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_vendor_reference text, p_vendor_state text, p_follow_for interval, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
+
+-- function holdfast.clock() returns timestamp with time zone
+
+-- function holdfast.commit_batch(p_workspace text, p_requests jsonb) returns TABLE(ord integer, error_reason text, over_committed boolean, authorization_row authorizations)
+
+-- function holdfast.endpoint_allowed(p_templates text[], p_endpoint text) returns boolean
+
+-- function holdfast.idempotency_key(p_customer text, p_period text, p_purpose text, p_generation integer) returns text
+
+-- function holdfast.matching_caps(p_workspace text, p_requests jsonb, p_now timestamp with time zone) returns TABLE(ord integer, cap_id text, label text, subject text, unpinned boolean)
+
+-- function holdfast.release_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_token bigint, p_completed boolean, p_actor_id text, p_trace_id text) returns TABLE(released boolean, lease_row billing_leases)
+
+-- function holdfast.renew_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_token bigint, p_ttl interval, p_actor_id text, p_trace_id text) returns TABLE(renewed boolean, lease_row billing_leases, remaining_ms bigint)
+
+-- function holdfast.report_unknown(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_reason text, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
+
+-- function holdfast.sweep_expired(p_workspace text, p_limit integer) returns integer
+
+-- function holdfast.void_authorization(p_row authorizations, p_now timestamp with time zone, p_evidence text, p_reason text, p_actor_kind text, p_actor_id text, p_trace_id text) returns void
+
+-- function holdfast.void_spend(p_workspace text, p_spend_key text, p_generation integer, p_actor_kind text, p_actor_id text, p_attempt_id text, p_evidence text, p_vendor_status integer, p_vendor_replayed boolean, p_vendor_reference text, p_reason text, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
+
+-- function holdfast.window_end(p_window text, p_time_zone text, p_label text) returns timestamp with time zone
+
+-- function holdfast.window_label(p_window text, p_time_zone text, p_billing_period text, p_now timestamp with time zone) returns text
