@@ -190,16 +190,12 @@ test("a wrong credential is refused before anything is saved", async () => {
 });
 
 test("a body is decoded strictly, and what Stripe does not know is tolerated", async () => {
-  for (const bad of [
-    "amount=%zz",
-    "amount=1&amount=2",
-    "a[b=1",
-    "metadata=x&metadata[a]=1",
-    "a[b][c][d][e][f][g][h][i]=1",
-  ]) {
-    expect((await post("/v1/charges", bad, "k")).status, bad).toBe(400);
+  for (const bad of ["a=%zz", "amount=4900", "a[b=1", "metadata=x&metadata[a]=1", "a[b][c][d][e][f][g][h][i]=1"]) {
+    const refused = await post("/v1/charges", `${charge}&${bad}`, "k");
+    expect(refused.status, bad).toBe(400);
+    expect(refused.body.error?.["code"], bad).toBeUndefined();
   }
-  expect((await post("/v1/charges", "{}", "k", { "content-type": "application/json" })).status).toBe(400);
+  expect((await post("/v1/charges", charge, "k", { "content-type": "application/json" })).status).toBe(400);
   const body = `${charge}&metadata[a]=x+y%26&metadata[__proto__]=z&expand[]=customer&shape[deep][0]=1`;
   const answer = await post("/v1/charges", body, "k");
   expect(answer.status).toBe(200);

@@ -265,6 +265,10 @@ test("events name the key of the request behind them", async () => {
   ]);
   expect(data[1]?.data.object).toMatchObject({ id: intent.id, status: "succeeded" });
   expect(await stripe.events.retrieve(data[0]?.id ?? "")).toMatchObject({ type: "charge.succeeded" });
+  const created = await stripe.events.list({ type: "payment_intent.created" });
+  expect(created.data.map((event) => event.data.object)).toMatchObject([
+    { id: intent.id, status: "requires_confirmation" },
+  ]);
   simulator.advance(31 * 24 * 3_600_000);
   expect((await stripe.events.list()).data).toEqual([]);
 });

@@ -1,5 +1,5 @@
 import { type CardOutcome, authenticationDecline, cardOutcome, cardRefusal, forcedDecline } from "./cards.ts";
-import { StripeRefusal, invalidRequest, noSuchObject } from "./errors.ts";
+import { type StripeRefusal, invalidRequest, noSuchObject } from "./errors.ts";
 import { emit } from "./events.ts";
 import { equalsParam, listPage } from "./lists.ts";
 import type { Charge, Metadata } from "./objects.ts";

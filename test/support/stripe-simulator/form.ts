@@ -15,15 +15,12 @@ const depthMax = 8;
  */
 export function parseForm(text: string): Params {
   const root = group();
-  const seen = new Set<string>();
   for (const pair of text.split("&")) {
     if (pair === "") continue;
     const split = pair.indexOf("=");
     const name = decode(split < 0 ? pair : pair.slice(0, split));
     const value = split < 0 ? "" : decode(pair.slice(split + 1));
     const path = namePath(name);
-    if (path.at(-1) !== "" && seen.has(name)) throw invalidRequest(`Parameter given twice: ${name}`, { param: name });
-    seen.add(name);
     place(root, path, value, name);
   }
   return listsOf(root) as Params;
@@ -33,7 +30,7 @@ export function parseForm(text: string): Params {
 export function canonicalParams(value: Param): string {
   if (typeof value === "string") return JSON.stringify(value);
   if (Array.isArray(value)) return `[${value.map(canonicalParams).join(",")}]`;
-  const names = Object.keys(value).sort();
+  const names = Object.keys(value).toSorted();
   return `{${names.map((name) => `${JSON.stringify(name)}:${canonicalParams(value[name] ?? "")}`).join(",")}}`;
 }
 
@@ -66,7 +63,7 @@ function place(root: Params, path: readonly string[], value: string, name: strin
     const step = part === "" ? String(Object.keys(at).length) : part;
     const present = at[step];
     if (index === path.length - 1) {
-      if (present !== undefined) throw invalidRequest(`Parameter is a value and a group: ${name}`, { param: name });
+      if (present !== undefined) throw invalidRequest(`Parameter is given twice: ${name}`, { param: name });
       at[step] = value;
       return;
     }

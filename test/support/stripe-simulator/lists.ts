@@ -30,7 +30,7 @@ export function listPage<T extends Listed>(
   const isCreatedInRange = createdFilter(params);
   const visibleUntilMs = clock.now() - options.lagMs;
   const items = [...all]
-    .reverse()
+    .toReversed()
     .filter((item) => options.keep(item) && isCreatedInRange(item.created) && item.created * 1000 <= visibleUntilMs);
   const after = textParam(params, "starting_after");
   const before = textParam(params, "ending_before");

@@ -18,7 +18,7 @@ function search(context: Context, all: ReadonlyMap<string, Charge | PaymentInten
     run: () => {
       const visibleUntilMs = clock.now() - lag.search;
       const found = [...all.values()]
-        .reverse()
+        .toReversed()
         .filter((item) => item.created * 1000 <= visibleUntilMs && clauses.every((matches) => matches(item)));
       return { object: "search_result", url, has_more: found.length > limit, data: found.slice(0, limit) };
     },
