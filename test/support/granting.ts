@@ -1,0 +1,224 @@
+import { randomBytes } from "node:crypto";
+import type pg from "pg";
+import { expect } from "vitest";
+import type { NewCap } from "../../server/domain/cap.ts";
+import { type Micros, type Money, toMicros } from "../../server/domain/money.ts";
+import type {
+  Authorization,
+  AuthorizationId,
+  AuthorizeCommand,
+  AuthorizeDecision,
+  CommitCommand,
+} from "../../server/domain/spend.ts";
+import type { NewVaultKey, VaultKey } from "../../server/domain/vault-key.ts";
+import { type CapChange, insertCap, updateCap } from "../../server/store/cap.ts";
+import type { Database } from "../../server/store/database.ts";
+import { type ChangePolicy, createChangePolicy } from "../../server/store/policy.ts";
+import { inTransaction } from "../../server/store/postgres.ts";
+import * as store from "../../server/store/spend.ts";
+import { insertVaultKey, revokeVaultKey } from "../../server/store/vault-key.ts";
+import { ensureWorkspace } from "../../server/store/workspace.ts";
+
+export const endpoint = "POST /v1/payment_intents";
+
+/** "12.50" as micros. */
+export function micros(amount: string | number): Micros {
+  const [whole = "0", fraction = ""] = `${amount}`.split(".");
+  return toMicros(BigInt(whole) * 1_000_000n + BigInt(fraction.padEnd(6, "0")));
+}
+
+export function usd(amount: string | number): Money {
+  return { currency: "usd", micros: micros(amount) };
+}
+
+/** A new random attempt id. */
+export function attempt(): string {
+  return randomBytes(16).toString("hex");
+}
+
+export type Asked = Partial<Omit<AuthorizeCommand, "spend">> & {
+  readonly customerId?: string;
+  readonly billingPeriod?: string;
+  readonly purpose?: string;
+};
+
+/** A command with every field set; what is given replaces a default. */
+export function asks(asked: Asked = {}): AuthorizeCommand {
+  const { customerId = "cust_1", billingPeriod = "2026-11", purpose = "subscription", ...others } = asked;
+  return {
+    vaultKeyId: "main",
+    spend: { customerId, billingPeriod, purpose },
+    amount: usd(10),
+    vendor: "stripe",
+    vendorAccount: "",
+    endpoint,
+    settlement: "SEND_ONCE",
+    resendSafeForMs: undefined,
+    holdForMs: 600_000,
+    attemptId: attempt(),
+    bodyFingerprint: "",
+    retryAfterGeneration: 0,
+    fence: undefined,
+    traceId: "0af7651916cd43dd8448eb211c80319c",
+    ...others,
+  };
+}
+
+export interface Counter {
+  readonly capId: string;
+  readonly window: string;
+  readonly subject: string;
+  readonly committed: bigint;
+  readonly held: bigint;
+}
+
+export type NewCapOptions = Partial<Omit<NewCap, "capId" | "scope">> & { readonly scope?: Partial<NewCap["scope"]> };
+
+/** A workspace that nothing has used yet, and the calls of the store on it. */
+export interface Granting {
+  readonly workspace: string;
+  readonly changePolicy: ChangePolicy;
+  vaultKey(vaultKeyId: string, policy?: Partial<NewVaultKey>): Promise<VaultKey>;
+  revoke(vaultKeyId: string): Promise<void>;
+  cap(capId: string, limit: Money, options?: NewCapOptions): Promise<void>;
+  changeCap(capId: string, change: Partial<CapChange>): Promise<void>;
+  authorize(...commands: AuthorizeCommand[]): Promise<AuthorizeDecision[]>;
+  /** Authorizes one and expects GRANTED. */
+  grant(asked?: Asked): Promise<Authorization>;
+  commit(id: AuthorizationId, options?: Partial<CommitCommand>): Promise<store.CommitResult>;
+  row(id: AuthorizationId): Promise<Record<string, unknown>>;
+  counters(): Promise<Counter[]>;
+  /** Checks that every counter is what its holds, commits and contradictions add up to. */
+  expectCountersToAddUp(): Promise<void>;
+}
+
+/** Opens a workspace with the vault key "main", which allows `endpoint` at Stripe. */
+export async function openGranting(pool: pg.Pool): Promise<Granting> {
+  const workspace = `w${randomBytes(8).toString("hex")}`;
+  await ensureWorkspace(pool, workspace);
+  const changePolicy = createChangePolicy((work) => inTransaction(pool, work));
+  const change = async (kind: string, work: (transaction: Database) => Promise<unknown>) => {
+    const principal = { role: "operator" as const, workspace, id: "test" };
+    return await changePolicy({ principal, kind, traceId: "", detail: {} }, work);
+  };
+  const granting: Granting = {
+    workspace,
+    changePolicy,
+    vaultKey: async (vaultKeyId, policy) =>
+      (await change("vault_key.created", (transaction) =>
+        insertVaultKey(transaction, workspace, newKey(vaultKeyId, policy), randomBytes(32)),
+      )) as VaultKey,
+    revoke: async (id) => void (await change("vault_key.revoked", (client) => revokeVaultKey(client, workspace, id))),
+    cap: async (capId, limit, options) =>
+      void (await change("cap.created", (client) => insertCap(client, workspace, newCap(capId, limit, options)))),
+    changeCap: async (capId, changes) => {
+      const all = { limit: undefined, maxPerSpend: undefined, ...changes };
+      await change("cap.updated", (client) => updateCap(client, workspace, capId, all));
+    },
+    authorize: (...commands) => store.authorizeBatch(pool, workspace, commands),
+    grant: async (asked) => {
+      const [decision] = await store.authorizeBatch(pool, workspace, [asks(asked)]);
+      expect(decision).toMatchObject({ disposition: "GRANTED" });
+      return decision?.authorization as Authorization;
+    },
+    commit: async (id, options) => {
+      const [result] = await store.commitBatch(pool, workspace, [commitCommand(id, options)]);
+      return result as store.CommitResult;
+    },
+    row: async ({ spendKey, generation }) => {
+      const { rows } = await pool.query<{ row: Record<string, unknown> }>(
+        `select to_jsonb(t) as row from holdfast.authorizations t
+         where t.workspace_id = $1 and t.spend_key = $2 and t.generation = $3`,
+        [workspace, spendKey, generation],
+      );
+      return rows[0]?.row ?? {};
+    },
+    counters: () => readCounters(pool, workspace),
+    expectCountersToAddUp: async () => {
+      expect(await readCounters(pool, workspace)).toEqual(await recount(pool, workspace));
+    },
+  };
+  await granting.vaultKey("main");
+  return granting;
+}
+
+export function commitCommand(authorization: AuthorizationId, options: Partial<CommitCommand> = {}): CommitCommand {
+  return {
+    actor: { kind: "vault_key", id: "main" },
+    authorization,
+    amount: usd(10),
+    vendorReference: `pi_${authorization.spendKey}_${authorization.generation}`,
+    attemptId: "",
+    traceId: "",
+    ...options,
+  };
+}
+
+function newKey(vaultKeyId: string, policy: Partial<NewVaultKey> = {}): NewVaultKey {
+  return {
+    vaultKeyId,
+    vendor: "stripe",
+    allowedEndpoints: [endpoint],
+    billingPeriods: undefined,
+    purposes: undefined,
+    customers: undefined,
+    maxPerSpend: undefined,
+    expireTime: undefined,
+    ...policy,
+  };
+}
+
+function newCap(capId: string, limit: Money, options: NewCapOptions = {}): NewCap {
+  const { scope, ...others } = options;
+  return {
+    capId,
+    limit,
+    window: "LIFETIME",
+    timeZone: "UTC",
+    perCustomer: false,
+    maxPerSpend: undefined,
+    ...others,
+    scope: {
+      vaultKeyId: undefined,
+      vendor: undefined,
+      endpoint: undefined,
+      customerId: undefined,
+      purpose: undefined,
+      ...scope,
+    },
+  };
+}
+
+async function readCounters(pool: pg.Pool, workspace: string): Promise<Counter[]> {
+  const { rows } = await pool.query<Counter>(
+    `select n.cap_id as "capId", n.window_label as "window", n.subject, n.committed_micros as committed,
+       n.held_micros as held
+     from holdfast.counters n where n.workspace_id = $1 order by 1, 2, 3`,
+    [workspace],
+  );
+  return rows;
+}
+
+/** The counters as they would be if they were summed up from the rows: the server never does that. */
+async function recount(pool: pg.Pool, workspace: string): Promise<Counter[]> {
+  const { rows } = await pool.query<Counter>(
+    `select n.cap_id as "capId", n.window_label as "window", n.subject,
+       coalesce(sum(case when t.state = 'COMMITTED' then
+         case when t.committed_currency = t.currency then t.committed_micros else h.amount_micros end
+         else 0 end + coalesce(x.counted, 0)), 0)::bigint as committed,
+       coalesce(sum(h.amount_micros) filter (where t.state in ('HELD', 'IN_DOUBT')), 0)::bigint as held
+     from holdfast.counters n
+     left join holdfast.holds h on h.workspace_id = n.workspace_id and h.cap_id = n.cap_id
+       and h.window_label = n.window_label and h.subject = n.subject
+     left join holdfast.authorizations t on t.workspace_id = h.workspace_id and t.spend_key = h.spend_key
+       and t.generation = h.generation
+     left join lateral (
+       select sum(c.counted_micros) as counted from holdfast.contradictions c
+       where c.workspace_id = t.workspace_id and c.spend_key = t.spend_key and c.generation = t.generation
+     ) x on true
+     where n.workspace_id = $1
+     group by 1, 2, 3 order by 1, 2, 3`,
+    [workspace],
+  );
+  return rows;
+}
