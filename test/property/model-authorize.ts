@@ -53,13 +53,12 @@ function onLive(world: World, live: Generation, request: Authorize): Answer {
   const fields = rules.differences(live, request);
   if (fields.length > 0) return { error: "SPEND_MISMATCH", fields: fields.join() };
   if (isStale(world, request)) return denial("FENCING_TOKEN");
-  if (isFollowed(live, now)) return { ...shown(live), disposition: "IN_PROGRESS" };
+  if (isFollowed(live, now)) return { ...shown(live), disposition: "IN_PROGRESS", waits: true };
   if (holdRuns(live, now)) {
-    if (live.attempt !== request.attempt) return { ...shown(live), disposition: "IN_PROGRESS" };
-    if (!request.dryRun) {
-      live.told = true;
-      rules.repeat(world, live);
-    }
+    if (live.attempt !== request.attempt) return { ...shown(live), disposition: "IN_PROGRESS", waits: true };
+    if (request.dryRun) return { error: null, disposition: "GRANTED", mayHaveBeenSent: true };
+    live.told = true;
+    rules.repeat(world, live);
     return { ...shown(live), disposition: "GRANTED", mayHaveBeenSent: true };
   }
   const decision = rules.takeover(live, request, now);
@@ -78,7 +77,8 @@ function onLive(world: World, live: Generation, request: Authorize): Answer {
 function onLiveOfAnotherKey(world: World, live: Generation, request: Authorize): Answer {
   const { now } = world;
   const unbound = live.settlement === "TWO_STEP" && !live.bound;
-  if (isFollowed(live, now) || holdRuns(live, now)) return { error: null, disposition: "IN_PROGRESS", name: null };
+  if (isFollowed(live, now) || holdRuns(live, now))
+    return { error: null, disposition: "IN_PROGRESS", waits: true, name: null };
   if (unbound) return isStale(world, request) ? denial("FENCING_TOKEN") : startAnew(world, live, request);
   return { error: null, disposition: "IN_DOUBT", name: null };
 }

@@ -1,0 +1,185 @@
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { durationFromMs, type Timestamp, timestampFromMs, timestampMs } from "@bufbuild/protobuf/wkt";
+import { CapSchema, CapWindow, VaultKeySchema } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import type { Money } from "@holdfast/api/holdfast/v1/money_pb";
+import {
+  type Authorization,
+  AuthorizationState,
+  DenialRule,
+  Disposition,
+  type RequestError,
+  Settlement,
+  VoidEvidence,
+} from "@holdfast/api/holdfast/v1/spend_pb";
+import {
+  type AuthorizeSpendRequestSchema,
+  type AuthorizeSpendResponse,
+  type BillingLease,
+  type CommitSpendRequestSchema,
+  LeaseAnswer,
+} from "@holdfast/api/holdfast/v1/spend_control_service_pb";
+import type { Answer, Authorize, Commit, CreateCap, CreateVaultKey, Identity } from "./command.ts";
+import { authorizationName } from "./model-world.ts";
+
+/** Micros as the decimal string of the wire. */
+export function money(currency: string, micros: bigint): { currency: string; amount: string } {
+  const digits = micros.toString().padStart(7, "0");
+  const fraction = digits.slice(-6).replace(/0+$/, "");
+  return { currency, amount: fraction === "" ? digits.slice(0, -6) : `${digits.slice(0, -6)}.${fraction}` };
+}
+
+export function micros(message: Money | undefined): bigint | null {
+  if (message === undefined) return null;
+  const [, sign = "", whole = "0", fraction = ""] = /^(-?)(\d+)(?:\.(\d{1,6}))?$/.exec(message.amount) ?? [];
+  const value = BigInt(whole + fraction.padEnd(6, "0"));
+  return sign === "-" ? -value : value;
+}
+
+const time = (message: Timestamp | undefined): number | null => (message === undefined ? null : timestampMs(message));
+const nameOf = (names: Readonly<Record<string, number>>, value: number): string =>
+  Object.keys(names).find((name) => names[name] === value) ?? `unknown ${value}`;
+const text = (value: string): string | null => (value === "" ? null : value);
+
+export function authorizeMessage(request: Authorize): MessageInitShape<typeof AuthorizeSpendRequestSchema> {
+  const { fence } = request;
+  return {
+    spend: {
+      customerId: request.customer,
+      billingPeriod: request.period,
+      purpose: request.purpose,
+      amount: money(request.currency, request.amount),
+    },
+    vendor: request.vendor,
+    endpoint: request.endpoint,
+    attemptId: request.attempt,
+    settlement: Settlement[request.settlement],
+    ...(request.resendSafeForMs === null ? {} : { resendSafeFor: durationFromMs(request.resendSafeForMs) }),
+    holdDuration: durationFromMs(request.holdMs),
+    retryAfterGeneration: request.retryAfterGeneration,
+    ...(fence === null
+      ? {}
+      : {
+          leaseFence: {
+            lease: fence.lease,
+            billingPeriod: fence.period,
+            holderId: fence.holder,
+            fencingToken: fence.token,
+          },
+        }),
+    vendorAccount: request.vendorAccount,
+    bodyFingerprint: request.fingerprint,
+    dryRun: request.dryRun,
+  };
+}
+
+export function commitMessage(request: Commit): MessageInitShape<typeof CommitSpendRequestSchema> {
+  return {
+    authorization: authorizationOf(request),
+    amount: money(request.currency, request.amount),
+    vendorReference: request.reference,
+  };
+}
+
+export const authorizationOf = (request: { readonly spend: Identity; readonly generation: number }): string =>
+  authorizationName(request.spend, request.generation);
+
+export function capMessage(rule: CreateCap) {
+  const { key, vendor, endpoint, customer, purpose } = rule.scope;
+  return create(CapSchema, {
+    limit: money(rule.currency, rule.limit),
+    window: CapWindow[rule.window],
+    timeZone: rule.window === "DAY" ? rule.zone : "",
+    perCustomer: rule.perCustomer,
+    scope: {
+      vaultKey: key === undefined ? "" : `vaultKeys/${key}`,
+      vendor: vendor ?? "",
+      endpoint: endpoint ?? "",
+      customerId: customer ?? "",
+      purpose: purpose ?? "",
+    },
+    ...(rule.maxPerSpend === null ? {} : { maxPerSpend: money(rule.currency, rule.maxPerSpend) }),
+  });
+}
+
+export function vaultKeyMessage(policy: CreateVaultKey) {
+  const { maxPerSpend, expireTime } = policy;
+  return create(VaultKeySchema, {
+    vendor: policy.vendor,
+    allowedEndpoints: [...policy.endpoints],
+    billingPeriods: [...policy.periods],
+    purposes: [...policy.purposes],
+    customers: [...policy.customers],
+    ...(maxPerSpend === null ? {} : { maxPerSpend: money(maxPerSpend.currency, maxPerSpend.amount) }),
+    ...(expireTime === null ? {} : { expireTime: timestampFromMs(expireTime) }),
+  });
+}
+
+export function authorizationAnswer(message: Authorization | undefined): Answer {
+  if (message === undefined) return { error: null, name: null };
+  return {
+    error: null,
+    name: message.name,
+    state: nameOf(AuthorizationState, message.state),
+    generation: message.generation,
+    idempotencyKey: message.idempotencyKey,
+    vaultKey: message.vaultKey.replace("vaultKeys/", ""),
+    amount: micros(message.spend?.amount),
+    grantTime: time(message.grantTime),
+    holdExpireTime: time(message.holdExpireTime),
+    reference: text(message.vendorReference),
+    vendorState: message.vendorState,
+    followUntil: time(message.followUntilTime),
+    committedAmount: micros(message.committedAmount),
+    evidence: message.voidEvidence === VoidEvidence.UNSPECIFIED ? null : nameOf(VoidEvidence, message.voidEvidence),
+  };
+}
+
+export function authorizeAnswer(response: AuthorizeSpendResponse): Answer {
+  const { denial } = response;
+  return {
+    ...authorizationAnswer(response.authorization),
+    disposition: nameOf(Disposition, response.disposition),
+    mayHaveBeenSent: response.mayHaveBeenSent,
+    waits: response.retryAfter !== undefined && (response.retryAfter.seconds > 0n || response.retryAfter.nanos > 0),
+    fields: fieldNames(response.differingFields),
+    failedGeneration: response.failedGeneration,
+    ...(denial === undefined
+      ? {}
+      : {
+          rule: nameOf(DenialRule, denial.rule),
+          cap: text(denial.cap.replace("caps/", "")),
+          limit: micros(denial.limit),
+          committed: micros(denial.committed),
+          held: micros(denial.held),
+          headroom: micros(denial.headroom),
+          shortBy: micros(denial.shortBy),
+          window: denial.window,
+          windowEnd: time(denial.windowEndTime),
+        }),
+  };
+}
+
+/** Amount and currency are one figure here. */
+function fieldNames(fields: readonly string[]): string {
+  const names = fields.map((field) => (field.startsWith("spend.amount") ? "spend.amount" : field));
+  return [...new Set(names)].toSorted().join();
+}
+
+export function leaseAnswer(message: BillingLease | undefined): Answer {
+  if (message === undefined) return { error: null };
+  return {
+    error: null,
+    holder: message.holderId,
+    token: message.fencingToken,
+    completed: message.completed,
+    expireTime: time(message.expireTime),
+  };
+}
+
+export const leaseAnswerName = (answer: LeaseAnswer): string => nameOf(LeaseAnswer, answer);
+
+/** A refusal, of a call or of one request of a batch. */
+export function refusalAnswer(error: Pick<RequestError, "reason" | "metadata">): Answer {
+  const { fields, vendor_reference: winner } = error.metadata;
+  return { error: error.reason, fields: fieldNames(fields?.split(/, ?/) ?? []), winner: winner ?? null };
+}

@@ -1,0 +1,205 @@
+import { durationFromMs } from "@bufbuild/protobuf/wkt";
+import { type Client, Code, ConnectError, createClient, type Transport } from "@connectrpc/connect";
+import { ErrorInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
+import { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
+import { LeaseOutcome, SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
+import type { Answer, Answers, Command, CounterName, Identity, System } from "./command.ts";
+import { authorizationName } from "./model-world.ts";
+import {
+  authorizationAnswer,
+  authorizationOf,
+  authorizeAnswer,
+  authorizeMessage,
+  capMessage,
+  commitMessage,
+  leaseAnswer,
+  leaseAnswerName,
+  micros,
+  money,
+  refusalAnswer,
+  vaultKeyMessage,
+} from "./rpc-message.ts";
+
+export interface RpcSystemOptions {
+  readonly transport: Transport;
+  readonly operatorToken: string;
+  /** Tokens of vault keys by id. Shared by the systems of several replicas. */
+  readonly tokens: Map<string, string>;
+  /** Sets the database clock. */
+  readonly setClock: (now: number) => Promise<void>;
+  /** Lets the expiry of holds run once in this workspace. */
+  readonly sweep: () => Promise<void>;
+}
+
+type Spending = Client<typeof SpendControlService>;
+type Request<Op extends Command["op"]> = Extract<Command, { op: Op }>;
+type Headers = { readonly headers: { readonly authorization: string } };
+
+/** A server behind its RPCs, in one workspace that is its own. */
+export function createRpcSystem(options: RpcSystemOptions): System {
+  const spending = createClient(SpendControlService, options.transport);
+  const admin = createClient(AdminService, options.transport);
+  const bearer = (token: string): Headers => ({ headers: { authorization: `Bearer ${token}` } });
+  const operator = bearer(options.operatorToken);
+  const as = (key: string | null): Headers => (key === null ? operator : bearer(options.tokens.get(key) ?? "none"));
+  const currencies = new Map<string, string>();
+
+  const administer = async (command: Command): Promise<Answer> => {
+    switch (command.op) {
+      case "createCap":
+        await admin.createCap({ capId: command.cap, cap: capMessage(command) }, operator);
+        currencies.set(command.cap, command.currency);
+        return { error: null };
+      case "updateCap": {
+        const limit = money(currencies.get(command.cap) ?? "usd", command.limit);
+        const cap = { name: `caps/${command.cap}`, limit };
+        await admin.updateCap({ cap, updateMask: { paths: ["limit"] } }, operator);
+        return { error: null };
+      }
+      case "createVaultKey": {
+        const vaultKey = vaultKeyMessage(command);
+        const { token } = await admin.createVaultKey({ vaultKeyId: command.key, vaultKey }, operator);
+        options.tokens.set(command.key, token);
+        return { error: null };
+      }
+      case "revokeVaultKey": {
+        const revoked = await admin.revokeVaultKey({ name: `vaultKeys/${command.key}` }, operator);
+        return { error: null, open: Number(revoked.openAuthorizationCount) };
+      }
+      case "setClock":
+        await options.setClock(command.now);
+        return { error: null };
+      case "sweep":
+        await options.sweep();
+        return { error: null };
+      default:
+        return await spend(spending, as, command);
+    }
+  };
+
+  return {
+    apply: async (command): Promise<Answers> => {
+      if (command.op === "authorizeBatch") {
+        const requests = command.requests.map(authorizeMessage);
+        const { results } = await spending.batchAuthorizeSpend({ requests }, as(command.key));
+        return results.map(({ result }) => batched(result, authorizeAnswer));
+      }
+      if (command.op === "commitBatch") {
+        const requests = command.requests.map(commitMessage);
+        const { results } = await spending.batchCommitSpend({ requests }, as(command.key));
+        return results.map(({ result }) => batched(result, committedAnswer));
+      }
+      return [await answered(() => administer(command))];
+    },
+    usage: async ({ cap, window, customer }: CounterName) => {
+      const request = { name: `caps/${cap}`, window, customerId: customer };
+      return await answered(async () => {
+        const { usage } = await admin.getCap(request, operator);
+        return {
+          error: null,
+          committed: micros(usage?.committed),
+          held: micros(usage?.held),
+          headroom: micros(usage?.headroom),
+        };
+      });
+    },
+    authorization: async (identity: Identity, generation: number) => {
+      const name = authorizationName(identity, generation);
+      const lookup = { case: "name" as const, value: name };
+      return await answered(async () =>
+        authorizationAnswer((await spending.getAuthorization({ lookup }, operator)).authorization),
+      );
+    },
+  };
+}
+
+async function spend(client: Spending, as: (key: string | null) => Headers, command: Command): Promise<Answer> {
+  switch (command.op) {
+    case "authorize":
+      return authorizeAnswer(await client.authorizeSpend(authorizeMessage(command), as(command.key)));
+    case "commit":
+      return committedAnswer(await client.commitSpend(commitMessage(command), as(command.key)));
+    case "void":
+      return await voidSpend(client, as(command.key), command);
+    case "reportUnknown": {
+      const request = { authorization: authorizationOf(command), attemptId: command.attempt, reason: "history" };
+      return authorizationAnswer((await client.reportUnknown(request, as(command.key))).authorization);
+    }
+    case "bind": {
+      const request = {
+        authorization: authorizationOf(command),
+        attemptId: command.attempt,
+        vendorReference: command.reference,
+        vendorState: command.vendorState,
+        ...(command.followForMs === null ? {} : { followFor: durationFromMs(command.followForMs) }),
+      };
+      return authorizationAnswer((await client.bindVendorReference(request, as(command.key))).authorization);
+    }
+    case "acquireLease":
+    case "renewLease":
+    case "releaseLease":
+      return await lease(client, as(command.key), command);
+    default:
+      throw new Error(`no RPC for ${command.op}`);
+  }
+}
+
+async function voidSpend(client: Spending, headers: Headers, command: Request<"void">): Promise<Answer> {
+  const request = {
+    authorization: authorizationOf(command),
+    attemptId: command.attempt,
+    evidence: VoidEvidence[command.evidence],
+    vendorStatus: command.evidence === "VENDOR_REFUSED" ? command.vendorStatus : 0,
+    vendorReplayed: command.evidence === "VENDOR_REFUSED" && command.replayed,
+    vendorReference: command.reference,
+    reason: "history",
+  };
+  return authorizationAnswer((await client.voidSpend(request, headers)).authorization);
+}
+
+async function lease(
+  client: Spending,
+  headers: Headers,
+  command: Request<"acquireLease" | "renewLease" | "releaseLease">,
+): Promise<Answer> {
+  const common = { lease: command.lease, billingPeriod: command.period, holderId: command.holder };
+  if (command.op === "acquireLease") {
+    const response = await client.acquireBillingLease({ ...common, ttl: durationFromMs(command.ttlMs) }, headers);
+    return { ...leaseAnswer(response.billingLease), answer: leaseAnswerName(response.answer) };
+  }
+  const held = { ...common, fencingToken: command.token };
+  if (command.op === "renewLease") {
+    const response = await client.renewBillingLease({ ...held, ttl: durationFromMs(command.ttlMs) }, headers);
+    return { ...leaseAnswer(response.billingLease), renewed: response.renewed };
+  }
+  const outcome = command.completed ? LeaseOutcome.COMPLETED : LeaseOutcome.INCOMPLETE;
+  const response = await client.releaseBillingLease({ ...held, outcome }, headers);
+  return { ...leaseAnswer(response.billingLease), released: response.released };
+}
+
+function committedAnswer(response: Awaited<ReturnType<Spending["commitSpend"]>>): Answer {
+  return { ...authorizationAnswer(response.authorization), overCommitted: response.overCommitted };
+}
+
+type BatchResult<T> =
+  | { readonly case: "response"; readonly value: T }
+  | { readonly case: "error"; readonly value: Parameters<typeof refusalAnswer>[0] }
+  | { readonly case: undefined; readonly value?: undefined };
+
+function batched<T>(result: BatchResult<T>, read: (response: T) => Answer): Answer {
+  if (result.case === undefined) return { error: "NO_RESULT" };
+  return result.case === "error" ? refusalAnswer(result.value) : read(result.value);
+}
+
+/** The answer of a call, or its refusal. A failure without a reason is no answer and ends the history. */
+async function answered(call: () => Promise<Answer>): Promise<Answer> {
+  try {
+    return await call();
+  } catch (cause) {
+    const error = ConnectError.from(cause);
+    const info = error.findDetails(ErrorInfoSchema)[0];
+    if (info === undefined || error.code === Code.Internal) throw cause;
+    return refusalAnswer(info);
+  }
+}
