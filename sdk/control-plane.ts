@@ -19,7 +19,7 @@ import {
 import type { Authorization } from "@holdfast/api/holdfast/v1/spend_pb";
 import { createLane, type Lane } from "./batch.ts";
 import { createRetryBudget, withRetries } from "./retry.ts";
-import { requestErrorToFailure, RpcFailure, toRpcFailure } from "./rpc-failure.ts";
+import { requestErrorToFailure, type RpcFailure, toRpcFailure } from "./rpc-failure.ts";
 import type { Runtime } from "./runtime.ts";
 
 type Rpc<Schema extends DescMessage, Answer> = (request: MessageInitShape<Schema>, deadline: number) => Promise<Answer>;
@@ -58,7 +58,7 @@ export function createControlPlane(transport: Transport, runtime: Runtime): Cont
     rpc: (request: Request, options: { timeoutMs: number }) => Promise<Answer>,
   ): (request: Request, deadline: number) => Promise<Answer> {
     return (request, deadline) =>
-      retried(deadline, (tryDeadline) => rpc(request, { timeoutMs: tryDeadline - runtime.clock.now() }));
+      retried(deadline, (tryDeadline) => rpc(request, { timeoutMs: wholeMs(tryDeadline - runtime.clock.now()) }));
   }
   const get = unary(client.getAuthorization);
   return {
@@ -75,6 +75,11 @@ export function createControlPlane(transport: Transport, runtime: Runtime): Cont
   };
 }
 
+/** gRPC carries a deadline as a whole number; a fraction makes the request malformed. */
+function wholeMs(ms: number): number {
+  return Math.max(1, Math.ceil(ms));
+}
+
 function createAuthorizeLane(
   client: Client<typeof SpendControlService>,
   runtime: Runtime,
@@ -82,9 +87,9 @@ function createAuthorizeLane(
   return createLane<AuthorizeInit, AuthorizeSpendResponse>({
     name: "holdfast.batch_authorize",
     runtime,
-    sendOne: (request, timeoutMs) => client.authorizeSpend(request, { timeoutMs }),
+    sendOne: (request, timeoutMs) => client.authorizeSpend(request, { timeoutMs: wholeMs(timeoutMs) }),
     async sendMany(requests, timeoutMs) {
-      const { results } = await client.batchAuthorizeSpend({ requests: [...requests] }, { timeoutMs });
+      const { results } = await client.batchAuthorizeSpend({ requests: [...requests] }, { timeoutMs: wholeMs(timeoutMs) });
       return results.map(({ result }) => resultOrFailure(result));
     },
   });
@@ -97,9 +102,9 @@ function createCommitLane(
   return createLane<CommitInit, CommitSpendResponse>({
     name: "holdfast.batch_commit",
     runtime,
-    sendOne: (request, timeoutMs) => client.commitSpend(request, { timeoutMs }),
+    sendOne: (request, timeoutMs) => client.commitSpend(request, { timeoutMs: wholeMs(timeoutMs) }),
     async sendMany(requests, timeoutMs) {
-      const { results } = await client.batchCommitSpend({ requests: [...requests] }, { timeoutMs });
+      const { results } = await client.batchCommitSpend({ requests: [...requests] }, { timeoutMs: wholeMs(timeoutMs) });
       return results.map(({ result }) => resultOrFailure(result));
     },
   });

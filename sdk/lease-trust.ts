@@ -6,9 +6,9 @@ import type { Runtime } from "./runtime.ts";
 /** How long this process may believe to hold a lease, and what keeps that going. */
 export interface LeaseTrust {
   /** Already aborted if the time ran out, even if no timer has fired yet, as after a stopped process. */
-  signal(): AbortSignal;
-  assertHeld(): void;
-  lost(): boolean;
+  signal(this: void): AbortSignal;
+  assertHeld(this: void): void;
+  lost(this: void): boolean;
   /** Ends the heartbeats, and waits for one that is on its way. */
   stop(): Promise<void>;
 }

@@ -52,7 +52,7 @@ export function requestErrorToFailure(error: RequestError): RpcFailure {
   return new RpcFailure({
     message: error.message,
     // google.rpc.Code and Connect's Code have the same numbers.
-    code: error.code as Code,
+    code: error.code,
     reason: error.reason,
     metadata: error.metadata,
     retryDelayMs: error.retryDelay === undefined ? undefined : durationToMs(error.retryDelay),

@@ -2,7 +2,7 @@ import { VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
 import type { Background } from "./background.ts";
 import type { ControlPlane } from "./control-plane.ts";
 import type { DecimalMoney } from "./money.ts";
-import { isRetryable, RpcFailure, toRpcFailure } from "./rpc-failure.ts";
+import { isRetryable, type RpcFailure, toRpcFailure } from "./rpc-failure.ts";
 import type { Runtime } from "./runtime.ts";
 import type { Grant } from "./spend.ts";
 import { inSpan } from "./telemetry.ts";

@@ -1,4 +1,4 @@
-import { Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
+import type { Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
 import type { SpendOption } from "./context.ts";
 import { SpendAlreadyCommittedError } from "./errors.ts";
 import type { DecimalMoney } from "./money.ts";

@@ -20,6 +20,7 @@ import { cancelIntent, commitIntent, type Intent, intentPath, parseIntent, readI
 import { confirmFields, createFields } from "./stripe-intent-fields.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
 import { joinForm } from "./stripe-request.ts";
+import type { Exchange } from "./stripe-send.ts";
 import { sleep } from "./runtime.ts";
 
 /** What one step leads to: the answer for the caller, the object to go on with, or another attempt in charge. */
@@ -196,13 +197,15 @@ async function advance(flow: Flow, intent: Intent): Promise<Next> {
 async function confirm(flow: Flow, intent: Intent): Promise<Next> {
   const { call, grant } = flow;
   if (flow.confirmations >= CONFIRMATIONS_MAX) return doubt(flow, "no confirmation was conclusive", intent.id);
-  const again = grant.vendorReference !== "";
+  // Only where a declined object is kept does a later call bring another card; elsewhere the same request is repeated,
+  // so that a decline of an earlier attempt comes back as it was.
+  const otherCard = call.onDecline === "keep" && grant.vendorReference !== "";
   const number = flow.confirmations + 1;
   const result = await sendStep(call, grant, {
     path: `${intentPath(intent.id)}/confirm`,
     endpoint: "POST /v1/payment_intents/:id/confirm",
     body: joinForm(
-      confirmFields(call.fields, { withPaymentMethod: again && intent.status === "requires_payment_method" }),
+      confirmFields(call.fields, { withPaymentMethod: otherCard && intent.status === "requires_payment_method" }),
     ),
     key: `${grant.idempotencyKey}-confirm-${number}`,
     replay: grant.mayHaveBeenSent,
@@ -236,17 +239,12 @@ async function confirmed(flow: Flow, intent: Intent, answer: StripeAnswer): Prom
   return { kind: "intent", intent: after };
 }
 
-async function declined(
-  flow: Flow,
-  intent: Intent,
-  answer: StripeAnswer,
-  signal: { readonly kind: string; readonly replayed?: boolean },
-): Promise<Next> {
+async function declined(flow: Flow, intent: Intent, answer: StripeAnswer, signal: Exchange["signal"]): Promise<Next> {
   flow.confirmations += 1;
   const cardDecline = answer.status === 402;
   if (flow.call.onDecline === "keep" && cardDecline) {
     // A saved decline of an earlier attempt is a proven refusal of that number; this attempt tries its own card.
-    if (signal.replayed === true && flow.declines === 0) return look(flow, intent.id);
+    if (signal.kind === "answer" && signal.replayed && flow.declines === 0) return look(flow, intent.id);
     flow.declines += 1;
     return { kind: "answer", answer };
   }

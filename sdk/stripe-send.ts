@@ -92,7 +92,7 @@ function answerSignal(answer: StripeAnswer): VendorAnswerSignal {
     status,
     readable: isRecord(body) && (error !== undefined || (status >= 200 && status <= 299)),
     replayed: headers["idempotent-replayed"] === "true",
-    errorType: error === undefined ? undefined : String(error["type"] ?? "unknown"),
+    errorType: error === undefined ? undefined : typeof error["type"] === "string" ? error["type"] : "unknown",
     errorCode: typeof error?.["code"] === "string" ? error["code"] : undefined,
     rateLimitedReason: headers["stripe-rate-limited-reason"],
   };

@@ -111,7 +111,7 @@ function wrapMethod(wrapping: Wrapping, owner: object, method: AnyFunction): Any
     return wrapResult(
       wrapping,
       scope,
-      wrapping.run(scope, () => Reflect.apply(method, owner, rest) as unknown),
+      wrapping.run(scope, () => Reflect.apply<object, readonly unknown[], unknown>(method, owner, rest)),
     );
   };
 }
