@@ -120,7 +120,8 @@ async function openDatabase(
   closers: (() => Promise<void>)[],
 ): Promise<pg.Pool> {
   let connection = options.connection;
-  if (connection === undefined && config.database.kind === "url") connection = { connectionString: config.database.url };
+  if (connection === undefined && config.database.kind === "url")
+    connection = { connectionString: config.database.url };
   if (connection === undefined && config.database.kind === "embedded") {
     const embedded = await startEmbeddedPostgres({
       dataFolder: config.database.dataFolder,

@@ -52,7 +52,8 @@ test("imports go one way: domain, then store, then rpc; the SDK knows only the A
 });
 
 test("the domain does no I/O and reads no clock and no randomness", () => {
-  const impure = /\b(Date\.now|new Date\(\)|Math\.random|randomBytes|randomUUID|setTimeout|fetch\(|node:(fs|net|http|child_process))/;
+  const impure =
+    /\b(Date\.now|new Date\(\)|Math\.random|randomBytes|randomUUID|setTimeout|fetch\(|node:(fs|net|http|child_process))/;
   const wrong = product.filter((file) => file.startsWith("server/domain/") && impure.test(textOf(file)));
   expect(wrong).toEqual([]);
 });
@@ -65,12 +66,16 @@ test("SQL stands only in the store", () => {
 
 test("only the configuration and the command line read the environment", () => {
   const allowed = new Set(["server/config.ts", "server/main.ts"]);
-  const reading = product.filter((file) => !allowed.has(file) && /process\.env\[|process\.env\.|= process\.env\b/.test(stripStrings(file)));
+  const reading = product.filter(
+    (file) => !allowed.has(file) && /process\.env\[|process\.env\.|= process\.env\b/.test(stripStrings(file)),
+  );
   expect(reading).toEqual([]);
 });
 
 test("no decision of the store uses the clock of its own process", () => {
-  const wrong = product.filter((file) => file.startsWith("server/store/") && /\bDate\.now\(\)|new Date\(\)/.test(textOf(file)));
+  const wrong = product.filter(
+    (file) => file.startsWith("server/store/") && /\bDate\.now\(\)|new Date\(\)/.test(textOf(file)),
+  );
   expect(wrong).toEqual([]);
 });
 
@@ -80,15 +85,22 @@ test("no migration reads the time but through holdfast.clock()", () => {
     textOf(file)
       .split("\n")
       .filter((line) => !line.trimStart().startsWith("--"))
-      .filter((line) => /\b(now\(\)|current_timestamp|statement_timestamp|transaction_timestamp|localtimestamp|clock_timestamp)/i.test(line)),
+      .filter((line) =>
+        /\b(now\(\)|current_timestamp|statement_timestamp|transaction_timestamp|localtimestamp|clock_timestamp)/i.test(
+          line,
+        ),
+      ),
   );
   expect(migrations.length).toBeGreaterThan(0);
   expect(readings).toEqual(["as $$ select clock_timestamp() $$;"]);
 });
 
 test("no session advisory lock, notification or sequence is used", () => {
-  const banned = /pg_advisory_lock\(|pg_try_advisory_lock\(|\blisten\s+"|\bnotify\s|create sequence|\bserial\b|create trigger|as enum/i;
-  const wrong = files.filter((file) => file.startsWith("server/store/") && /\.(ts|sql)$/.test(file) && banned.test(textOf(file)));
+  const banned =
+    /pg_advisory_lock\(|pg_try_advisory_lock\(|\blisten\s+"|\bnotify\s|create sequence|\bserial\b|create trigger|as enum/i;
+  const wrong = files.filter(
+    (file) => file.startsWith("server/store/") && /\.(ts|sql)$/.test(file) && banned.test(textOf(file)),
+  );
   expect(wrong).toEqual([]);
 });
 
@@ -105,7 +117,8 @@ test("no file is named after nothing", () => {
 
 test("one word per thing: no synonym of the glossary names anything in the product", () => {
   // Identifiers only: `reservation`, `approval`, `budget` and `quota` are other words for authorization and cap.
-  const banned = /\b\w*(reservation|Reservation|approval|Approval|budgetCap|quotaCap|ApiKey|apiKeyId|chargeIntent|unlockSpend)\w*\b/;
+  const banned =
+    /\b\w*(reservation|Reservation|approval|Approval|budgetCap|quotaCap|ApiKey|apiKeyId|chargeIntent|unlockSpend)\w*\b/;
   const wrong = product.flatMap((file) =>
     textOf(file)
       .split("\n")

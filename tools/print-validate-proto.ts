@@ -20,8 +20,12 @@ function typeName(field: DescField | DescExtension): string {
 
 function printField(depth: number, field: DescField | DescExtension): void {
   if (field.fieldKind === "map") {
-    const value = field.mapKind === "scalar" ? FieldDescriptorProto_Type[field.scalar as number]?.toLowerCase() : typeName(field);
-    line(depth, `map<${FieldDescriptorProto_Type[field.mapKey as number]?.toLowerCase()}, ${value}> ${field.name} = ${field.number};`);
+    const value =
+      field.mapKind === "scalar" ? FieldDescriptorProto_Type[field.scalar as number]?.toLowerCase() : typeName(field);
+    line(
+      depth,
+      `map<${FieldDescriptorProto_Type[field.mapKey as number]?.toLowerCase()}, ${value}> ${field.name} = ${field.number};`,
+    );
     return;
   }
   const inOneof = field.kind === "field" && field.oneof !== undefined;

@@ -55,7 +55,10 @@ export function parseAmount(currency: string, amount: string, field: string, all
 /** The decimal string of an amount in major units: "49.90", "4900", "0.0079", "-12.50". */
 export function formatMicros(value: bigint): string {
   const absolute = value < 0n ? -value : value;
-  const fraction = (absolute % 1_000_000n).toString().padStart(6, "0").replace(/0{1,4}$/, "");
+  const fraction = (absolute % 1_000_000n)
+    .toString()
+    .padStart(6, "0")
+    .replace(/0{1,4}$/, "");
   const whole = `${value < 0n ? "-" : ""}${absolute / 1_000_000n}`;
   return fraction === "00" ? whole : `${whole}.${fraction}`;
 }

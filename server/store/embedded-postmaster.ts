@@ -34,7 +34,7 @@ const socketPath = "/proc/self/fd/4";
 const startLimitMs = 600_000;
 const logFileMaxBytes = 16 * 1024 * 1024;
 
-/** The process number and the state (`starting`, `ready`, `stopping`) in postmaster.pid. */
+/** The process number and the state (`starting`, `ready`, `standby`, `stopping`) in postmaster.pid. */
 export function readPostmasterPid(data: string): { readonly pid: number; readonly state: string } | undefined {
   try {
     const lines = readFileSync(join(data, "postmaster.pid"), "utf8").split("\n");
@@ -124,7 +124,7 @@ async function startPostmaster(plan: ClusterPlan): Promise<ChildProcess> {
   const deadline = performance.now() + startLimitMs;
   while (problem === undefined && performance.now() < deadline) {
     const seen = readPostmasterPid(folders.data);
-    if (seen?.pid === child.pid && seen?.state === "ready") return child;
+    if (seen?.pid === child.pid && ["ready", "standby"].includes(seen?.state ?? "")) return child;
     await delay(10);
   }
   await stopPostmaster(child);

@@ -1,6 +1,6 @@
 import type { Actor } from "../domain/spend.ts";
 import type { Database } from "./database.ts";
-import { appendAudit, beginPolicyChange } from "./workspace.ts";
+import { announcePolicyChange, appendAudit, beginPolicyChange } from "./workspace.ts";
 
 /** Who changes what, as the audit shows it. */
 export interface PolicyEvent {
@@ -23,12 +23,14 @@ export type ChangePolicy = <Result>(
 export function createChangePolicy(
   inTransaction: <Result>(work: (transaction: Database) => Promise<Result>) => Promise<Result>,
 ): ChangePolicy {
-  return async ({ principal, kind, traceId, detail }, change) =>
-    await inTransaction(async (transaction) => {
+  return async ({ principal, kind, traceId, detail }, change) => {
+    await inTransaction((transaction) => announcePolicyChange(transaction, principal.workspace));
+    return await inTransaction(async (transaction) => {
       await beginPolicyChange(transaction, principal.workspace);
       const result = await change(transaction);
       const actor = { kind: principal.role, id: principal.id };
       await appendAudit(transaction, principal.workspace, { kind, actor, traceId, detail });
       return result;
     });
+  };
 }

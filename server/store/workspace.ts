@@ -26,6 +26,22 @@ const listStatement = statement(
   "select w.workspace_id from holdfast.workspaces w order by w.workspace_id",
 );
 
+const announceStatement = statement(
+  "announce_policy_change",
+  `insert into holdfast.policy_gates as g (workspace_id, waiting, closed_until_time)
+   select w.workspace_id, 1, holdfast.clock() + interval '5 seconds'
+   from holdfast.workspaces w where w.workspace_id = $1::text
+   on conflict (workspace_id) do update set
+     waiting = case when g.closed_until_time > excluded.closed_until_time - interval '5 seconds'
+       then g.waiting + 1 else 1 end,
+     closed_until_time = excluded.closed_until_time`,
+);
+
+const takeTurnStatement = statement(
+  "take_policy_turn",
+  `update holdfast.policy_gates g set waiting = greatest(0, g.waiting - 1) where g.workspace_id = $1::text`,
+);
+
 const changePolicyStatement = statement(
   "change_policy",
   `update holdfast.workspaces w set policy_version = w.policy_version + 1
@@ -67,10 +83,19 @@ export async function listWorkspaces(database: Database): Promise<string[]> {
 }
 
 /**
+ * Makes grants that begin from now on queue behind a change of policy. Must be committed before the transaction of
+ * the change begins; without it that transaction could wait as long as grants overlap.
+ */
+export async function announcePolicyChange(database: Database, workspace: string): Promise<void> {
+  await run(database, announceStatement, [workspace]);
+}
+
+/**
  * Takes the workspace row for a change of policy. Waits until every grant that saw the old policy has ended, and
  * holds back new ones until the transaction ends. Must come first in the transaction.
  */
 export async function beginPolicyChange(transaction: Database, workspace: string): Promise<void> {
+  await run(transaction, takeTurnStatement, [workspace]);
   const rows = await run(transaction, changePolicyStatement, [workspace]);
   if (rows.length === 0) throw new HoldfastError("NOT_FOUND", `The workspace ${workspace} does not exist.`);
 }

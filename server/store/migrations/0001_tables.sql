@@ -16,6 +16,18 @@ create table holdfast.workspaces (
   constraint workspaces_id_check check (workspace_id ~ '^[a-z0-9]{1,32}$')
 );
 
+-- Row locks are not fair: while grants that overlap share the workspace row, a change that waits for it would wait
+-- for ever. So a change announces itself here first, and grants that begin afterwards queue behind it. The time
+-- bounds how long a server that has crashed between the two steps can slow down grants.
+create table holdfast.policy_gates (
+  workspace_id text not null,
+  waiting integer not null,
+  closed_until_time timestamptz not null,
+  constraint policy_gates_pkey primary key (workspace_id),
+  constraint policy_gates_workspace_fkey foreign key (workspace_id) references holdfast.workspaces (workspace_id),
+  constraint policy_gates_waiting_check check (waiting >= 0)
+);
+
 create table holdfast.operator_tokens (
   workspace_id text not null,
   operator_id text not null,

@@ -2,7 +2,8 @@
 -- caller's single statement: one round trip, one commit.
 --
 -- Locks, always in this order, so that no two batches can wait for each other:
---   workspace, vault keys, billing leases (share) -> claims of new spends -> generation 1 of known spends
+--   policy gate (only while a change waits) -> workspace, vault keys (share), billing leases (key share: they may be
+--   renewed meanwhile, but not taken over) -> claims of new spends -> generation 1 of known spends
 --   -> later generations -> counters, each sorted by key.
 -- What is read is locked: a revoke, a new cap or a lease takeover returns only after every grant that saw the
 -- old state has ended. Each statement below has a snapshot of its own, so what a lock waited for is seen.
@@ -44,6 +45,12 @@ declare
   v_rule text;
   v_figures jsonb;
 begin
+  if exists (
+    select from holdfast.policy_gates g
+    where g.workspace_id = p_workspace and g.waiting > 0 and g.closed_until_time > holdfast.clock()
+  ) then
+    perform from holdfast.policy_gates g where g.workspace_id = p_workspace for update;
+  end if;
   perform from holdfast.workspaces w where w.workspace_id = p_workspace for share;
   if not found then
     raise exception 'workspace % does not exist', p_workspace using errcode = 'no_data_found';
@@ -58,7 +65,7 @@ begin
         select x.lease, x.lease_period from jsonb_to_recordset(p_requests) as x (lease text, lease_period text)
         where x.lease is not null
       )
-    order by l.lease, l.billing_period for share;
+    order by l.lease, l.billing_period for key share;
 
   -- One reading for the whole batch, taken after the policy is locked: an expired key cannot slip through a wait.
   v_now := holdfast.clock();

@@ -53,8 +53,9 @@ declare
   l holdfast.billing_leases;
   v_renewed boolean;
 begin
+  -- Not FOR UPDATE: an extension takes nothing from a grant that the lease fences, so neither waits for the other.
   select t.* into l from holdfast.billing_leases t
-    where t.workspace_id = p_workspace and t.lease = p_lease and t.billing_period = p_period for update;
+    where t.workspace_id = p_workspace and t.lease = p_lease and t.billing_period = p_period for no key update;
   v_now := holdfast.clock();
   v_renewed := found and l.holder_id = p_holder and l.fencing_token = p_token and l.expire_time > v_now
     and not l.completed;
