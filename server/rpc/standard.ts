@@ -35,13 +35,23 @@ export function createHealth(services: readonly DescService[]): HealthSwitch {
   const names = new Set(["", ...services.map((service) => service.typeName)]);
   let serving = false;
   let closed = false;
-  let changed = Promise.withResolvers<void>();
+  const waiting = new Set<() => void>();
 
   const status = () => (serving ? ServingStatus.SERVING : ServingStatus.NOT_SERVING);
   const announce = () => {
-    changed.resolve();
-    changed = Promise.withResolvers<void>();
+    for (const wake of waiting) wake();
   };
+  /** Leaves nothing behind when the watcher goes: anyone may watch, as often as they like. */
+  const changeOrAbort = (signal: AbortSignal) =>
+    new Promise<void>((resolve) => {
+      const wake = () => {
+        waiting.delete(wake);
+        signal.removeEventListener("abort", wake);
+        resolve();
+      };
+      waiting.add(wake);
+      signal.addEventListener("abort", wake);
+    });
 
   return {
     setServing(next) {
@@ -63,22 +73,20 @@ export function createHealth(services: readonly DescService[]): HealthSwitch {
         async *watch({ service }, { signal }) {
           let told: ServingStatus | undefined;
           while (!signal.aborted) {
-            const change = changed.promise;
             const now = names.has(service) ? status() : ServingStatus.SERVICE_UNKNOWN;
-            if (now !== told) yield { status: now };
-            told = now;
-            if (closed) return;
-            await Promise.race([change, aborted(signal)]);
+            if (now !== told) {
+              told = now;
+              yield { status: now };
+            } else if (closed) {
+              return;
+            } else {
+              await changeOrAbort(signal);
+            }
           }
           throw signal.reason;
         },
       }),
   };
-}
-
-function aborted(signal: AbortSignal): Promise<void> {
-  if (signal.aborted) return Promise.resolve();
-  return new Promise((resolve) => signal.addEventListener("abort", () => resolve(), { once: true }));
 }
 
 /** Server reflection, v1 and v1alpha, for `services`, itself and health, with every file that they import. */

@@ -350,7 +350,8 @@ describe("slow clients", () => {
       if (opened % 20 === 0) await new Promise((resolve) => setImmediate(resolve));
     }
     if (!session.destroyed) await once(session, "close");
-    expect(opened).toBeLessThan(2_000);
+    // Node alone lets about 1,000 pass.
+    expect(opened).toBeLessThan(800);
     expect(server.handled()).toBe(0);
     await server.close(1_000);
   });
