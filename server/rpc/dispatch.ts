@@ -46,12 +46,7 @@ export function createDispatcher(options: DispatchOptions): Dispatcher {
     if (request.rawHeaders.length > 2 * limits.headersMax) return refuse(request, response, 431);
     let universal: UniversalServerRequest;
     try {
-      universal = universalRequestFromNodeRequest(
-        request as IncomingMessage,
-        response as ServerResponse,
-        undefined,
-        undefined,
-      );
+      universal = universalRequestFromNodeRequest(request, response as ServerResponse, undefined, undefined);
     } catch {
       // No authority, or one that no URL can have. Thrown from an event listener it would end the process.
       return refuse(request, response, 400);

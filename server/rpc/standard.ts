@@ -148,7 +148,7 @@ function indexFiles(services: readonly DescService[]): FileIndex {
     for (const dependency of file.dependencies) addFile(dependency);
   };
   for (const service of services) addFile(service.file);
-  return { serviceNames: services.map((service) => service.typeName).sort(), files, fileOfSymbol, extensions };
+  return { serviceNames: services.map((service) => service.typeName).toSorted(), files, fileOfSymbol, extensions };
 }
 
 function answer(index: FileIndex, request: ServerReflectionRequest): ServerReflectionResponse {
