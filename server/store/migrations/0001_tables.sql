@@ -357,9 +357,21 @@ as $$
   end
 $$;
 
--- The first instant after a window, null where it has no end.
+-- The first instant after a window, null where it has no end. Where the clocks go back over midnight it comes twice
+-- and Postgres means the second one; the day ends at the first.
 create function holdfast.window_end(p_window text, p_time_zone text, p_label text) returns timestamptz
 language sql stable parallel safe
 as $$
-  select case when p_window = 'DAY' then (p_label::date + 1)::timestamp at time zone p_time_zone end
+  select case when p_window = 'DAY' then (
+    select case when e.first_end at time zone p_time_zone = m.midnight then e.first_end else m.last_end end
+    from (
+      select d.midnight, d.midnight at time zone p_time_zone as last_end
+      from (select (p_label::date + 1)::timestamp as midnight) d
+    ) m
+    cross join lateral (
+      select (m.midnight - (b.day_before at time zone p_time_zone - b.day_before at time zone 'UTC'))
+        at time zone 'UTC' as first_end
+      from (select m.last_end - interval '24 hours' as day_before) b
+    ) e
+  ) end
 $$;
