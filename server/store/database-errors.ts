@@ -65,6 +65,11 @@ export function sqlStateOf(error: unknown): string | undefined {
   return typeof code === "string" && code.length === 5 && typeof severity === "string" ? code : undefined;
 }
 
+/** The database closes the connection right after this error. Not by severity: that one is in its language. */
+export function endsConnection(error: unknown): boolean {
+  return /^(57P0[1-5]|25P0[34]|08)/.test(sqlStateOf(error) ?? "");
+}
+
 /** The meaning of an error that a pool of `createPool` threw, from its class, SQLSTATE or socket error. */
 export function classifyDatabaseError(error: unknown): DatabaseErrorClass {
   if (error instanceof DatabaseUnavailableError) return "unavailable";

@@ -5,6 +5,7 @@ import {
   classifyDatabaseError,
   DatabaseOutcomeUnknownError,
   DatabaseUnavailableError,
+  endsConnection,
   sqlStateOf,
 } from "./database-errors.ts";
 
@@ -184,6 +185,7 @@ async function answered(
     }
     return value;
   } catch (cause) {
+    if (endsConnection(cause)) state.broken = true;
     if (sqlStateOf(cause) !== undefined || cause instanceof DatabaseOutcomeUnknownError || !state.broken) throw cause;
     const what = late ? `gave no answer within ${timeoutMs} ms` : "closed the connection";
     throw new DatabaseOutcomeUnknownError(`The database ${what}; the statement may have been executed.`, { cause });
