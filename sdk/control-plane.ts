@@ -89,7 +89,10 @@ function createAuthorizeLane(
     runtime,
     sendOne: (request, timeoutMs) => client.authorizeSpend(request, { timeoutMs: wholeMs(timeoutMs) }),
     async sendMany(requests, timeoutMs) {
-      const { results } = await client.batchAuthorizeSpend({ requests: [...requests] }, { timeoutMs: wholeMs(timeoutMs) });
+      const { results } = await client.batchAuthorizeSpend(
+        { requests: [...requests] },
+        { timeoutMs: wholeMs(timeoutMs) },
+      );
       return results.map(({ result }) => resultOrFailure(result));
     },
   });

@@ -40,7 +40,7 @@ export function guardStripe(stripe: Stripe, settings: GuardSettings): GuardedStr
   override(view, "_enableTelemetry", false);
   override(view, "_api", { ...original._api, httpClient: guard.client });
   override(view, "_requestSender", derive(original._requestSender, view));
-  return wrap({ view, run: (scope, fn) => guard.scope.run(scope, fn) }, view) as GuardedStripe;
+  return wrapClient(view, (scope, fn) => guard.scope.run(scope, fn)) as GuardedStripe;
 }
 
 function override(target: object, name: PropertyKey, value: unknown): void {
@@ -54,9 +54,19 @@ function derive(object: object, view: object): object {
   return derived;
 }
 
+type RunInScope = <Result>(scope: StripeCallScope, fn: () => Result) => Result;
+
 interface Wrapping {
   readonly view: object;
-  readonly run: <Result>(scope: StripeCallScope, fn: () => Result) => Result;
+  readonly run: RunInScope;
+  /** The wrapped client, for what leads back to it. */
+  client: object;
+}
+
+function wrapClient(view: object, run: RunInScope): object {
+  const wrapping: Wrapping = { view, run, client: view };
+  wrapping.client = wrap(wrapping, view);
+  return wrapping.client;
 }
 
 type AnyFunction = (...args: unknown[]) => unknown;
@@ -85,7 +95,7 @@ function wrapProperty(wrapping: Wrapping, owner: object, name: PropertyKey, valu
   if (typeof value === "function") return wrapMethod(wrapping, owner, value as AnyFunction);
   if (typeof value !== "object" || value === null) return value;
   // A namespace knows its client, which would be a way around the guard.
-  if (isClient(value)) return wrap(wrapping, wrapping.view);
+  if (isClient(value)) return wrapping.client;
   if ("_stripe" in value) return wrap(wrapping, derive(value, wrapping.view));
   return isNamespace(value, 0) ? wrap(wrapping, value) : value;
 }
@@ -129,7 +139,7 @@ function takeSpend(args: readonly unknown[]): { spend: SpendOption | undefined; 
 
 function wrapResult(wrapping: Wrapping, scope: StripeCallScope, result: unknown): unknown {
   if (typeof result !== "object" || result === null) return result;
-  if (isClient(result)) return wrap({ ...wrapping, view: result }, result);
+  if (isClient(result)) return wrapClient(result, wrapping.run);
   if (!(result instanceof Promise)) return isIterator(result) ? wrapFunctions(scope, result, {}) : result;
   const translated = result.catch((error: unknown) => {
     throw translate(scope, error);

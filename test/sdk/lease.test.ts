@@ -1,0 +1,146 @@
+import { Code } from "@connectrpc/connect";
+import { type HeldBillingLease, LeaseLostError, SpendDeniedError } from "@holdfast/sdk";
+import type { AuthorizeSpendRequest } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { failure } from "../support/fake-control-plane.ts";
+import { CHARGE, rejection, SPEND, startWorld, type World } from "./setup.ts";
+
+const JOB = { lease: "nightly-billing", billingPeriod: "2026-11" };
+
+let world: World;
+beforeEach(async () => {
+  world = await startWorld();
+});
+afterEach(() => world.close());
+
+function until(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) resolve();
+    else signal.addEventListener("abort", () => resolve(), { once: true });
+  });
+}
+
+describe("a billing lease", () => {
+  it("is held by one at a time, and not getting it is an answer", async () => {
+    const result = await world.holdfast().withBillingLease(JOB, async (lease) => {
+      const other = await world.holdfast().withBillingLease(JOB, () => Promise.reject(new Error("ran twice")));
+      expect(other).toMatchObject({ acquired: false, answer: "held_by_other", holderId: lease.holderId });
+      expect(other.acquired ? 0 : other.remainingMs).toBeGreaterThan(20_000);
+      return "done";
+    });
+    expect(result).toEqual({ acquired: true, value: "done", outcome: "completed" });
+  });
+
+  it("closes the period for ever when the job is complete", async () => {
+    await world.holdfast().withBillingLease(JOB, async () => undefined);
+    const again = await world.holdfast().withBillingLease(JOB, async () => undefined);
+    expect(again).toMatchObject({ acquired: false, answer: "already_completed" });
+    const next = await world.holdfast().withBillingLease({ ...JOB, billingPeriod: "2026-12" }, async () => undefined);
+    expect(next.acquired).toBe(true);
+  });
+
+  it("is free for the next run when the job threw or says that something is left", async () => {
+    const error = new Error("one customer failed");
+    expect(await rejection(world.holdfast().withBillingLease(JOB, () => Promise.reject(error)))).toBe(error);
+    const left = await world.holdfast().withBillingLease(JOB, async (lease) => lease.incomplete());
+    expect(left).toMatchObject({ acquired: true, outcome: "incomplete" });
+    const tokens: bigint[] = [];
+    const done = await world.holdfast().withBillingLease(JOB, async (lease) => void tokens.push(lease.fencingToken));
+    expect(done).toMatchObject({ outcome: "completed" });
+    expect(tokens).toEqual([3n]);
+  });
+
+  it("is renewed while the job runs longer than its time", async () => {
+    const result = await world.holdfast().withBillingLease({ ...JOB, ttlMs: 300 }, async (lease) => {
+      await new Promise((resolve) => setTimeout(resolve, 700));
+      lease.assertHeld();
+      return lease.signal.aborted;
+    });
+    expect(result).toMatchObject({ value: false, outcome: "completed" });
+    expect(world.plane.names().filter((rpc) => rpc === "renewLease").length).toBeGreaterThanOrEqual(4);
+  });
+
+  it("fences every spend made inside it", async () => {
+    const holdfast = world.holdfast();
+    const stripe = holdfast.stripe(world.plain);
+    await holdfast.withBillingLease(JOB, async (lease) => {
+      await stripe.charges.create({ ...CHARGE }, { spend: SPEND });
+      const request = world.plane.calls.find(({ rpc }) => rpc === "authorize")?.request as AuthorizeSpendRequest;
+      expect(request.leaseFence).toMatchObject({ ...JOB, holderId: lease.holderId, fencingToken: 1n });
+    });
+    await stripe.charges.create({ ...CHARGE }, { spend: { ...SPEND, purpose: "later" } });
+    const last = world.plane.calls.findLast(({ rpc }) => rpc === "authorize")?.request as AuthorizeSpendRequest;
+    expect(last.leaseFence).toBeUndefined();
+  });
+});
+
+describe("a billing lease that cannot be renewed", () => {
+  it("aborts its signal before its time is over, and refuses spends from then on without asking", async () => {
+    world.plane.intercept = (rpc) => {
+      if (rpc === "renewLease") throw failure(Code.Unavailable, "DATABASE_UNAVAILABLE");
+    };
+    const holdfast = world.holdfast();
+    const stripe = holdfast.stripe(world.plain);
+    const started = performance.now();
+    const result = await holdfast.withBillingLease({ ...JOB, ttlMs: 400 }, async (lease) => {
+      await until(lease.signal);
+      expect(performance.now() - started).toBeLessThan(400);
+      expect(lease.signal.reason).toBeInstanceOf(LeaseLostError);
+      expect(await rejection(stripe.charges.create({ ...CHARGE }, { spend: SPEND }))).toBeInstanceOf(LeaseLostError);
+    });
+    expect(result).toMatchObject({ acquired: true, outcome: "lost" });
+    expect(world.plane.names()).not.toContain("authorize");
+    expect(world.plane.names()).not.toContain("releaseLease");
+    expect(world.simulator.requests()).toEqual([]);
+  });
+
+  it("is lost as soon as the server says so", async () => {
+    await world.holdfast().withBillingLease({ ...JOB, ttlMs: 600 }, async (lease) => {
+      world.plane.advance(10_000);
+      await until(lease.signal);
+      expect(() => lease.assertHeld()).toThrow(LeaseLostError);
+    });
+  });
+
+  it("is lost for a process that was stopped, before any timer fires", async () => {
+    let skew = 0;
+    const holdfast = world.holdfast({ clock: { now: () => performance.now() + skew } });
+    const stripe = holdfast.stripe(world.plain);
+    await holdfast.withBillingLease(JOB, async (lease: HeldBillingLease) => {
+      lease.assertHeld();
+      skew = 60_000;
+      // The very next statement of a process that goes on: no timer has had a turn.
+      expect(lease.signal.aborted).toBe(true);
+      expect(await rejection(stripe.charges.create({ ...CHARGE }, { spend: SPEND }))).toBeInstanceOf(LeaseLostError);
+    });
+    expect(world.simulator.requests()).toEqual([]);
+  });
+
+  it("sends nothing when it was lost between the grant and the write", async () => {
+    let skew = 0;
+    const holdfast = world.holdfast({ clock: { now: () => performance.now() + skew } });
+    const stripe = holdfast.stripe(world.plain);
+    world.plane.intercept = (rpc) => {
+      if (rpc === "authorize") skew = 60_000;
+    };
+    await holdfast.withBillingLease(JOB, async () => {
+      const error = await rejection(stripe.charges.create({ ...CHARGE }, { spend: SPEND }));
+      expect(error).toBeInstanceOf(LeaseLostError);
+    });
+    expect(world.simulator.requests()).toEqual([]);
+  });
+
+  it("is fenced by the server even where this process believes to hold it", async () => {
+    const holdfast = world.holdfast();
+    await holdfast.withBillingLease(JOB, async () => {
+      world.plane.advance(60_000);
+      await world.holdfast().withBillingLease(JOB, async () => {
+        const stripe = holdfast.stripe(world.plain);
+        const error = await rejection(stripe.charges.create({ ...CHARGE }, { spend: SPEND }));
+        expect(error).toBeInstanceOf(SpendDeniedError);
+        expect(error).toMatchObject({ denial: { rule: "FENCING_TOKEN" } });
+      });
+    });
+    expect(world.simulator.requests()).toEqual([]);
+  });
+});

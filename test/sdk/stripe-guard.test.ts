@@ -1,0 +1,225 @@
+import {
+  HoldfastError,
+  type SpendDeniedError,
+  SpendIdentityMissingError,
+  SpendUnsupportedError,
+  stableKey,
+} from "@holdfast/sdk";
+import Stripe from "stripe";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { routeStripeRequest } from "../../sdk/stripe-route.ts";
+import { nothingLeft } from "../../sdk/stripe-send.ts";
+import { CHARGE, PAYMENT, rejection, SPEND, startWorld, type World } from "./setup.ts";
+
+let world: World;
+beforeEach(async () => {
+  world = await startWorld();
+});
+afterEach(() => world.close());
+
+describe("what the guard lets through", () => {
+  it("reads and writes that cannot move money, as the plain client sends them", async () => {
+    const stripe = world.stripe();
+    const customer = await stripe.customers.create({ name: "Ada" }, { idempotencyKey: "mine" });
+    expect((await stripe.customers.retrieve(customer.id)).id).toBe(customer.id);
+    expect(world.posts()).toEqual(["/v1/customers mine"]);
+    expect(world.plane.calls).toEqual([]);
+  });
+
+  it("paging, with its helpers", async () => {
+    const stripe = world.stripe();
+    for (const name of ["a", "b", "c"]) await stripe.customers.create({ name });
+    const page = stripe.customers.list({ limit: 1 });
+    expect((await page).data).toHaveLength(1);
+    expect(await stripe.customers.list({ limit: 1 }).autoPagingToArray({ limit: 10 })).toHaveLength(3);
+    const names: unknown[] = [];
+    for await (const customer of stripe.customers.list({ limit: 2 })) names.push(customer.name);
+    expect(names.toSorted()).toEqual(["a", "b", "c"]);
+  });
+
+  it("leaves the given client as it was", async () => {
+    world.stripe();
+    await world.plain.charges.create({ ...CHARGE });
+    expect(world.charges()).toBe(1);
+    expect(world.plane.calls).toEqual([]);
+  });
+
+  it("the vendor's own errors", async () => {
+    const error = await rejection(world.stripe().customers.retrieve("cus_missing"));
+    expect(error).toBeInstanceOf(Stripe.errors.StripeInvalidRequestError);
+  });
+});
+
+describe("what the guard refuses", () => {
+  it.each([
+    ["a refund", (stripe: Stripe) => stripe.refunds.create({ charge: "ch_1" })],
+    ["a payout", (stripe: Stripe) => stripe.payouts.create({ amount: 1, currency: "usd" })],
+    ["a subscription", (stripe: Stripe) => stripe.subscriptions.create({ customer: "cus_1", items: [] })],
+    ["a checkout page", (stripe: Stripe) => stripe.checkout.sessions.create({ mode: "payment" })],
+    [
+      "an intent that a browser confirms",
+      (stripe: Stripe) => stripe.paymentIntents.create({ ...PAYMENT, confirm: false }),
+    ],
+    ["a later capture", (stripe: Stripe) => stripe.charges.create({ ...CHARGE, capture: false })],
+    ["manual capture", (stripe: Stripe) => stripe.paymentIntents.create({ ...PAYMENT, capture_method: "manual" })],
+    ["a confirmation", (stripe: Stripe) => stripe.paymentIntents.confirm("pi_1")],
+    ["an unknown write", (stripe: Stripe) => stripe.rawRequest("POST", "/v1/brand_new_thing", {})],
+    ["a nested resource", (stripe: Stripe) => stripe.v2.core.eventDestinations.ping("ed_1")],
+  ])("%s, with a typed error and no request", async (_, call) => {
+    const stripe = world.stripe();
+    const error = await rejection(world.holdfast().withSpend(SPEND, () => call(stripe)));
+    expect(error).toBeInstanceOf(SpendUnsupportedError);
+    expect((error as Error).cause).toBeInstanceOf(Stripe.errors.StripePermissionError);
+    expect((error as Error).message).toMatch(/^Not sent: (POST|DELETE) \/v[12]\//);
+    expect(world.simulator.requests()).toEqual([]);
+    expect(world.plane.calls).toEqual([]);
+  });
+
+  it("a money move without an identity", async () => {
+    const error = await rejection(world.stripe().charges.create({ ...CHARGE }));
+    expect(error).toBeInstanceOf(SpendIdentityMissingError);
+    expect(world.simulator.requests()).toEqual([]);
+  });
+
+  it("a denial of the control plane, as a typed error with all figures and one RPC", async () => {
+    world.plane.capMajor = 10;
+    const error = await rejection(world.stripe().paymentIntents.create({ ...PAYMENT }, { spend: SPEND }));
+    expect(error).toMatchObject({
+      name: "SpendDeniedError",
+      code: "holdfast_spend_denied",
+      spend: SPEND,
+      denial: {
+        rule: "CAP_HEADROOM",
+        cap: "caps/daily",
+        limit: { currency: "usd", amount: "10" },
+        headroom: { currency: "usd", amount: "10" },
+        shortBy: { currency: "usd", amount: "39" },
+        window: "2026-11-30",
+      },
+    });
+    expect((error as SpendDeniedError).denial.windowEndTime).toBeInstanceOf(Date);
+    expect(world.plane.names()).toEqual(["authorize"]);
+    expect(world.simulator.requests()).toEqual([]);
+  });
+
+  it("a denial of a raw request, too", async () => {
+    world.plane.capMajor = 10;
+    const error = await rejection(world.stripe().rawRequest("POST", "/v1/charges", { ...CHARGE }, { spend: SPEND }));
+    expect(error).toBeInstanceOf(HoldfastError);
+    expect(error).toMatchObject({ code: "holdfast_spend_denied" });
+    expect((error as Error).cause).toMatchObject({ statusCode: 403, code: "holdfast_spend_denied" });
+  });
+
+  it("a money move of a client made from the guarded one", async () => {
+    const stripe = world.stripe().withStripeContext(Stripe.StripeContext.parse("acct_1"));
+    const error = await rejection(stripe.charges.create({ ...CHARGE }));
+    expect(error).toBeInstanceOf(SpendIdentityMissingError);
+    expect(world.simulator.requests()).toEqual([]);
+  });
+
+  it("every method of every resource of the client, none of which knows the plain client", () => {
+    const stripe = world.stripe();
+    const visited = new Set<unknown>();
+    const resources: string[] = [];
+    const visit = (value: unknown, path: string): void => {
+      if (typeof value !== "object" || value === null || visited.has(value) || path.split(".").length > 6) return;
+      visited.add(value);
+      if ("_stripe" in value) {
+        resources.push(path);
+        expect(value._stripe, path).not.toBe(world.plain);
+      }
+      for (const name of Object.getOwnPropertyNames(Object.getPrototypeOf(value) ?? {}).concat(Object.keys(value))) {
+        if (/^[a-z]/.test(name) && name !== "constructor") visit(Reflect.get(value, name), `${path}.${name}`);
+      }
+    };
+    for (const name of Object.keys(world.plain)) {
+      if (/^[a-z]/.test(name)) visit(Reflect.get(stripe, name), name);
+    }
+    expect(resources.length).toBeGreaterThan(100);
+  });
+});
+
+describe("who spends", () => {
+  it("is the option's spend before the surrounding one", async () => {
+    const holdfast = world.holdfast();
+    const stripe = holdfast.stripe(world.plain);
+    await holdfast.withSpend(SPEND, async () => {
+      await stripe.charges.create({ ...CHARGE });
+      await stripe.charges.create({ ...CHARGE }, { spend: { ...SPEND, purpose: "other" } });
+    });
+    const { customerId, billingPeriod, purpose } = SPEND;
+    expect(world.posts()).toEqual([
+      `/v1/charges ${stableKey(customerId, billingPeriod, purpose)}`,
+      `/v1/charges ${stableKey(customerId, billingPeriod, "other")}`,
+    ]);
+  });
+
+  it("includes the connected account, which is stored with the authorization", async () => {
+    await world.stripe().charges.create({ ...CHARGE }, { spend: SPEND, stripeAccount: "acct_9" });
+    expect(world.plane.authorization().vendorAccount).toBe("acct_9");
+    expect(world.simulator.requests()[0]?.account).toBe("acct_9");
+  });
+});
+
+describe("the strict reading of a body", () => {
+  const form = "amount=4900&currency=usd&source=tok_visa";
+  it.each([
+    "amount=1&amount=100&currency=usd",
+    "amount[]=1&currency=usd",
+    "Amount=1&amount=100&currency=usd",
+    "%20amount=1&amount=100&currency=usd",
+    "amount=01&currency=usd",
+    "amount=0&currency=usd",
+    "amount=-1&currency=usd",
+    "amount=1e3&currency=usd",
+    "amount=1.5&currency=usd",
+    "amount=1000000000000000&currency=usd",
+    "amount=1&currency=USD",
+    "amount=1&currency=",
+    "currency=usd",
+    "amount=1",
+    "amount=4950&currency=isk",
+    "amount=1&currency=usd&x=%zz",
+    "amount=1&currency=usd&amount%00=5",
+    "amount=1&currency=usd&&",
+    "amount=1&currency=usd&metadata=",
+    "amount=1&currency=usd&metadata[holdfast_authorization]=x",
+    `${form}&capture=0`,
+    `${form}&payment_method_options[card][capture_method]=manual_preferred`,
+  ])("refuses %s", (body) => {
+    expect(() => routeStripeRequest("POST", "/v1/charges", body)).toThrow(SpendUnsupportedError);
+  });
+
+  it("refuses parameters beside the body, and a body that is no text", () => {
+    expect(() => routeStripeRequest("POST", "/v1/charges?amount=1", form)).toThrow(SpendUnsupportedError);
+    expect(() => routeStripeRequest("POST", "/v1/charges", Buffer.from(form))).toThrow(SpendUnsupportedError);
+  });
+
+  it("reads what is plain", () => {
+    expect(routeStripeRequest("POST", "/v1/charges", form)).toMatchObject({
+      kind: "one_call",
+      endpoint: "POST /v1/charges",
+      money: { currency: "usd", amount: "49.00" },
+    });
+  });
+});
+
+describe("whether anything left this machine", () => {
+  const error = (props: object) => Object.assign(new Error("x"), props);
+  it.each([
+    [true, error({ code: "ECONNREFUSED", syscall: "connect" })],
+    [true, error({ code: "ETIMEDOUT", syscall: "connect" })],
+    [true, error({ code: "ENOTFOUND", syscall: "getaddrinfo" })],
+    [true, error({ code: "CERT_HAS_EXPIRED" })],
+    [true, error({ errors: [error({ syscall: "connect" }), error({ syscall: "connect" })] })],
+    [true, error({ cause: error({ code: "ECONNREFUSED" }) })],
+    [false, error({ errors: [error({ syscall: "connect" }), error({ code: "ECONNRESET" })] })],
+    [false, error({ code: "ETIMEDOUT" })],
+    [false, error({ code: "ECONNRESET", syscall: "read" })],
+    [false, error({ code: "EPIPE", syscall: "write" })],
+    [false, error({ code: "EPROTO", syscall: "write" })],
+    [false, "nothing known"],
+  ])("%s for %o", (expected, thrown) => {
+    expect(nothingLeft(thrown)).toBe(expected);
+  });
+});
