@@ -69,6 +69,8 @@ export interface Step {
   readonly key: string;
   /** An earlier send with this key may have arrived. */
   readonly replay: boolean;
+  /** The first request of this attempt: before it, nothing at all was sent under the grant. */
+  readonly first: boolean;
   /** Readings of the clock: nothing is sent after `sendUntil`, nothing at all is waited for after `deadline`. */
   readonly sendUntil: number;
   readonly deadline: number;
@@ -94,7 +96,7 @@ export async function sendStep(call: GuardedCall, grant: Grant, step: Step): Pro
   let replay = step.replay;
   let last: StepResult = { outcome: "too_late" };
   for (let sends = 0; sends < SENDS_MAX; sends += 1) {
-    if (sends === 0) grant.lease?.assertHeld();
+    if (sends === 0) await assertLeaseHeld(call, grant, step);
     // Read right before the write: this process may have been stopped since it composed the request.
     const now = runtime.clock.now();
     const remainingMs = step.deadline - now;
@@ -117,6 +119,16 @@ export async function sendStep(call: GuardedCall, grant: Grant, step: Step): Pro
     await sleep(runtime, waitMs);
   }
   return last;
+}
+
+async function assertLeaseHeld(call: GuardedCall, grant: Grant, step: Step): Promise<void> {
+  try {
+    grant.lease?.assertHeld();
+  } catch (error) {
+    if (step.first && !grant.mayHaveBeenSent) await call.settlements.void(grant, { evidence: "never_sent" });
+    else await call.settlements.reportUnknown(grant, "the billing lease was lost before the next step");
+    throw error;
+  }
 }
 
 function worthSendingAgain(outcome: Outcome, { signal }: Exchange): boolean {

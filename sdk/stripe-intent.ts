@@ -72,6 +72,7 @@ export async function cancelIntent(
       body: "",
       key,
       replay: false,
+      first: false,
       sendUntil: Number.POSITIVE_INFINITY,
       deadline,
     },

@@ -70,6 +70,7 @@ async function sendCharge(call: GuardedCall, grant: Grant): Promise<StripeAnswer
     body: joinForm(fields),
     key: grant.idempotencyKey,
     replay: grant.mayHaveBeenSent,
+    first: true,
     sendUntil: Math.min(grant.holdUntil, grant.resendUntil),
     deadline: call.runtime.clock.now() + call.vendorDeadlineMs,
   });

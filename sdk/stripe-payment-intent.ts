@@ -120,6 +120,7 @@ async function createAndBind(flow: Flow): Promise<Next> {
     body: joinForm(createFields(call.fields, authorizationMetadata(grant))),
     key: grant.idempotencyKey,
     replay: grant.mayHaveBeenSent,
+    first: true,
     sendUntil: grant.holdUntil,
     deadline: flow.deadline,
   });
@@ -209,6 +210,7 @@ async function confirm(flow: Flow, intent: Intent): Promise<Next> {
     ),
     key: `${grant.idempotencyKey}-confirm-${number}`,
     replay: grant.mayHaveBeenSent,
+    first: false,
     sendUntil: grant.holdUntil,
     deadline: flow.deadline,
   });

@@ -129,7 +129,7 @@ describe("the client's batches", () => {
     expect(results.map(({ vendorReference }) => vendorReference)).toEqual(results.map((_, index) => `mail_${index}`));
     expect(plane.names().length).toBeLessThan(10);
     expect(plane.names()[0]).toBe("batchAuthorize");
-    expect((plane.calls[0]?.request as BatchAuthorizeSpendRequest).requests).toHaveLength(100);
+    expect((plane.calls[0]?.request as BatchAuthorizeSpendRequest | undefined)?.requests).toHaveLength(100);
   });
 
   it("are sent again with the same attempts when the answer was lost", async () => {
@@ -167,6 +167,6 @@ describe("the client's batches", () => {
       ),
     );
     expect(sent).toBe(1);
-    expect(results.map(({ alreadyCommitted }) => alreadyCommitted).toSorted()).toEqual([false, true]);
+    expect(results.filter(({ alreadyCommitted }) => alreadyCommitted)).toHaveLength(1);
   });
 });

@@ -1,6 +1,7 @@
 import { Code } from "@connectrpc/connect";
 import { type HeldBillingLease, LeaseLostError, SpendDeniedError } from "@holdfast/sdk";
 import type { AuthorizeSpendRequest } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
+import { VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { failure } from "../support/fake-control-plane.ts";
 import { CHARGE, rejection, SPEND, startWorld, type World } from "./setup.ts";
@@ -128,6 +129,7 @@ describe("a billing lease that cannot be renewed", () => {
       expect(error).toBeInstanceOf(LeaseLostError);
     });
     expect(world.simulator.requests()).toEqual([]);
+    expect(world.plane.authorization().voidEvidence).toBe(VoidEvidence.NEVER_SENT);
   });
 
   it("is fenced by the server even where this process believes to hold it", async () => {

@@ -260,6 +260,30 @@ describe("the loser of a race for one spend", () => {
     expect(world.charges()).toBe(1);
   });
 
+  it("does not cancel the object that the other attempt is about to bind", async () => {
+    // Both attempts are stopped before their bind, with one and the same object: one key, one PaymentIntent.
+    const gates: (() => void)[] = [];
+    const arrivals: (() => void)[] = [];
+    const arrived = [1, 2].map(() => new Promise<void>((resolve) => arrivals.push(resolve)));
+    world.plane.intercept = async (rpc) => {
+      if (rpc !== "bind" || gates.length >= 2) return;
+      arrivals[gates.length]?.();
+      await new Promise<void>((go) => gates.push(go));
+    };
+    const loser = pay();
+    await arrived[0];
+    world.plane.advance(601_000);
+    const winner = pay();
+    await arrived[1];
+    gates[0]?.();
+    while (world.plane.names().at(-1) !== "authorize") await new Promise((resolve) => setImmediate(resolve));
+    gates[1]?.();
+    expect((await winner).status).toBe("succeeded");
+    expect((await loser).id).toBe((await winner).id);
+    expect(world.posts().filter((post) => post.includes("/cancel"))).toEqual([]);
+    expect(world.charges()).toBe(1);
+  });
+
   it("cancels its own object and continues with the one that is bound", async () => {
     const other = await world.plain.paymentIntents.create({
       amount: 4900,

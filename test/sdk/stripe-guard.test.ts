@@ -32,9 +32,9 @@ describe("what the guard lets through", () => {
     const page = stripe.customers.list({ limit: 1 });
     expect((await page).data).toHaveLength(1);
     expect(await stripe.customers.list({ limit: 1 }).autoPagingToArray({ limit: 10 })).toHaveLength(3);
-    const names: unknown[] = [];
-    for await (const customer of stripe.customers.list({ limit: 2 })) names.push(customer.name);
-    expect(names.toSorted()).toEqual(["a", "b", "c"]);
+    const names = new Set<unknown>();
+    for await (const customer of stripe.customers.list({ limit: 2 })) names.add(customer.name);
+    expect(names).toEqual(new Set(["a", "b", "c"]));
   });
 
   it("leaves the given client as it was", async () => {
