@@ -135,6 +135,12 @@ test("no lock file records where a package was downloaded from", () => {
   expect(locks.filter((file) => textOf(file).includes('"resolved": "http'))).toEqual([]);
 });
 
+test("every test and file that ARCHITECTURE.md names exists", () => {
+  const named = [...textOf("ARCHITECTURE.md").matchAll(/`((?:test|server|sdk|tools)\/[\w./-]+)`/g)].map(([, path = ""]) => path);
+  expect(named.length).toBeGreaterThan(20);
+  expect(named.filter((path) => !files.some((file) => file === path || file.startsWith(path)))).toEqual([]);
+});
+
 /** The text without strings and comments, where a name may be mentioned. */
 function stripStrings(file: string): string {
   return textOf(file)
