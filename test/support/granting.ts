@@ -104,10 +104,7 @@ export async function openGranting(pool: pg.Pool): Promise<Granting> {
   const granting: Granting = {
     workspace,
     changePolicy,
-    vaultKey: async (vaultKeyId, policy) =>
-      (await change("vault_key.created", (transaction) =>
-        insertVaultKey(transaction, workspace, newKey(vaultKeyId, policy), randomBytes(32)),
-      )) as VaultKey,
+    vaultKey: (vaultKeyId, policy) => insertVaultKey(pool, workspace, newKey(vaultKeyId, policy), randomBytes(32)),
     revoke: async (id) => void (await change("vault_key.revoked", (client) => revokeVaultKey(client, workspace, id))),
     cap: async (capId, limit, options) =>
       void (await change("cap.created", (client) => insertCap(client, workspace, newCap(capId, limit, options)))),

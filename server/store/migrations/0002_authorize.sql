@@ -107,10 +107,9 @@ begin
         resend_safe_for interval, attempt_id text, body_fingerprint text, hold_for interval, lease text,
         fencing_token bigint, trace_id text, retry_after_generation integer
       )
-      where v_denied[x.ord] is null
+      where v_denied[x.ord] is null and x.retry_after_generation = 0
       order by x.spend_key, x.ord
     ) c
-    where c.retry_after_generation = 0
     order by c.spend_key
     on conflict (workspace_id, spend_key, generation) do nothing
     returning spend_key
@@ -195,8 +194,12 @@ begin
       continue;
     end if;
 
-    v_claim := r.spend_key = any (v_claimed);
-    if v_claim then
+    v_claim := r.retry_after_generation = 0 and r.spend_key = any (v_claimed);
+    if r.spend_key = any (v_claimed) and not v_claim then
+      -- A later request of this batch has claimed the spend: for this one it does not exist yet.
+      a := null;
+      v_start := 1;
+    elsif v_claim then
       -- The first request of the spend in this batch judges the claim; later ones find the row it left.
       v_claimed := array_remove(v_claimed, r.spend_key);
       v_start := 1;
@@ -296,9 +299,12 @@ begin
         -- The counters changed under the arrays: read what the void gave back. What this batch takes is not in
         -- the rows yet.
         for i in 1 .. cardinality(v_caps) loop
-          select n.held_micros + v_add[i] into v_held[i] from holdfast.counters n
+          -- An assignment: "select … into v_held[i]" would replace the whole array.
+          v_held[i] := (
+            select n.held_micros + v_add[i] from holdfast.counters n
             where n.workspace_id = p_workspace and n.cap_id = v_caps[i] and n.window_label = v_labels[i]
-              and n.subject = v_subjects[i];
+              and n.subject = v_subjects[i]
+          );
         end loop;
         v_start := a.generation + 1;
       elsif a.settlement = 'TWO_STEP' or (
@@ -351,7 +357,9 @@ begin
         when r.unpinned[i] then 'BILLING_PERIOD_NOT_PINNED'
         when v_currencies[v_counter] <> r.currency then 'CURRENCY'
         when r.amount_micros > v_max[v_counter] then 'MAX_PER_SPEND'
-        when r.amount_micros > v_limits[v_counter] - v_committed[v_counter] - v_held[v_counter] then 'CAP_HEADROOM'
+        -- Written so that a figure that is missing denies.
+        when (r.amount_micros <= v_limits[v_counter] - v_committed[v_counter] - v_held[v_counter]) is not true
+          then 'CAP_HEADROOM'
       end;
       exit when v_rule is not null;
     end loop;
