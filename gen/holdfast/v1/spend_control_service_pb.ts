@@ -155,7 +155,7 @@ export type AuthorizeSpendResponse = Message<"holdfast.v1.AuthorizeSpendResponse
   denial?: Denial | undefined;
 
   /**
-   * With ALREADY_COMMITTED: the request's fields that differ from what was committed, for example "spend.amount".
+   * With ALREADY_COMMITTED: the request's fields that differ from what was committed, for example "spend.amount.amount".
    * With IN_DOUBT: "body_fingerprint" where the body drifted.
    *
    * @generated from field: repeated string differing_fields = 6;
