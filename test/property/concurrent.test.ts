@@ -1,8 +1,9 @@
-import { afterAll, beforeAll, expect, test } from "vitest";
-import fc from "fast-check";
+import { env } from "node:process";
+import { createClient } from "@connectrpc/connect";
 import { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
 import { AuthorizationState } from "@holdfast/api/holdfast/v1/spend_pb";
-import { createClient } from "@connectrpc/connect";
+import fc from "fast-check";
+import { afterAll, beforeAll, expect, test } from "vitest";
 import type { Authorize, Command, CreateCap, Identity, System } from "./command.ts";
 import { difference } from "./history.ts";
 import { type HistoryServer, startHistoryServer, type Workspace } from "./history-server.ts";
@@ -13,7 +14,7 @@ const dollar = 1_000_000n;
 const start = Date.parse("2026-11-30T12:00:00Z");
 const clients = 8;
 const callsPerClient = 25;
-const seed = Number(process.env["HISTORY_SEED"] ?? Date.now() % 1_000_000);
+const seed = Number(env["HISTORY_SEED"] ?? Date.now() % 1_000_000);
 
 let server: HistoryServer;
 
@@ -54,7 +55,7 @@ interface Call {
   readonly spend: Identity;
   readonly amount: bigint;
   readonly key: string;
-  readonly then: "commit" | "less" | "void" | "report" | "repeat" | "nothing";
+  readonly next: "commit" | "less" | "void" | "report" | "repeat" | "nothing";
 }
 
 const script: fc.Arbitrary<Call[]> = fc.array(
@@ -66,7 +67,7 @@ const script: fc.Arbitrary<Call[]> = fc.array(
     }),
     amount: fc.constantFrom(dollar, dollar, dollar / 2n),
     key: fc.constantFrom("k0", "k0", "k1"),
-    then: fc.constantFrom("commit", "less", "void", "report", "repeat", "nothing"),
+    next: fc.constantFrom("commit", "less", "void", "report", "repeat", "nothing"),
   }),
   { minLength: callsPerClient, maxLength: callsPerClient, size: "max" },
 );
@@ -125,7 +126,7 @@ function follow(
 ): Command | null {
   const reference = `ch_${spendKey(call.spend)}_${settling.generation}`;
   const { attempt } = request;
-  switch (call.then) {
+  switch (call.next) {
     case "commit":
       return { op: "commit", ...settling, currency: "usd", amount: request.amount, reference };
     case "less":

@@ -4,7 +4,10 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { explain, histories, runHistory } from "./history.ts";
 import { type HistoryServer, startHistoryServer } from "./history-server.ts";
 
-/** `HISTORY_RUNS=2000 HISTORY_SEED=7 vitest run test/property/histories` looks longer, or at other histories. */
+/**
+ * `HISTORY_RUNS=2000 HISTORY_SEED=7 vitest run test/property/histories` looks longer, or at other histories;
+ * with the HISTORY_PATH that a failure prints it runs the failing history alone.
+ */
 const runs = Number(env["HISTORY_RUNS"] ?? 60);
 const seed = Number(env["HISTORY_SEED"] ?? Date.now() % 1_000_000);
 
@@ -23,7 +26,11 @@ test(`a server answers as the model does (${runs} histories, seed ${seed})`, { t
     const found = await runHistory(history, systems[0]);
     if (found !== null) throw new Error(explain(found));
   });
-  const result = await fc.check(property, { numRuns: runs, seed, interruptAfterTimeLimit: 500_000 });
+  const path = env["HISTORY_PATH"];
+  const replay = path === undefined ? {} : { path };
+  const result = await fc.check(property, { numRuns: runs, seed, interruptAfterTimeLimit: 500_000, ...replay });
   const failure = result.errorInstance instanceof Error ? result.errorInstance.message : String(result.errorInstance);
-  expect(result.failed ? `seed ${seed}: ${failure}` : "").toBe("");
+  expect(result.failed ? `HISTORY_SEED=${seed} HISTORY_PATH=${result.counterexamplePath ?? ""}: ${failure}` : "").toBe(
+    "",
+  );
 });

@@ -36,7 +36,7 @@ export function resolve(world: World, step: Step, log: readonly Command[]): Comm
     case "batch": {
       const requests = step.items.map((item) => resolveAuthorize(world, item));
       const key = requests[0]?.key ?? keyIds[0];
-      return { op: "authorizeBatch", key, requests: requests.map((request) => ({ ...request, key, dryRun: false })) };
+      return { op: "authorizeBatch", key, requests: requests.map((request) => ({ ...request, key })) };
     }
     case "settle":
       return resolveSettle(world, step);

@@ -15,7 +15,7 @@ export const zones = [
   "Asia/Kolkata",
   "America/Sao_Paulo",
   "Pacific/Apia",
-  // "America/Havana",
+  "America/Havana",
 ] as const;
 export const keyIds = ["k0", "k1", "k2"] as const;
 /** Byte order and dictionary order differ: the hyphen. */

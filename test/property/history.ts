@@ -39,7 +39,7 @@ export async function runHistory(
     commands.push(command);
     const expected = model.apply(command);
     options.observe?.(command, expected);
-    const what = difference(expected, await system.apply(command));
+    const what = await compareAnswers(system, command, expected);
     if (what !== null) return { what: `${command.op}: ${what}`, commands: [start, ...commands] };
     if (commands.length % (options.quietEvery ?? 10) !== 0) continue;
     const quiet = await compareAtRest(model.world, system);
@@ -47,6 +47,17 @@ export async function runHistory(
   }
   const quiet = await compareAtRest(model.world, system);
   return quiet === null ? null : { what: quiet, commands: [start, ...commands] };
+}
+
+/** A failure that is no answer is a difference too, so that its history is shown. */
+async function compareAnswers(system: System, command: Command, expected: Answers): Promise<string | null> {
+  let actual: Answers;
+  try {
+    actual = await system.apply(command);
+  } catch (error) {
+    return `threw ${String(error)}; the model answers ${show(expected)}`;
+  }
+  return difference(expected, actual);
 }
 
 async function compareAtRest(world: World, system: System): Promise<string | null> {

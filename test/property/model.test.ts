@@ -8,12 +8,11 @@ import type { Rules } from "./model-world.ts";
 const runs = 1_000;
 const length = 80;
 
-/** How many histories it takes until a difference shows, and that difference; null if none does. */
-async function hunt(rules: Rules | undefined, seed: number): Promise<{ tries: number; found: Difference } | null> {
-  const drawn = fc.sample(histories(length), { numRuns: runs, seed });
-  for (const [i, history] of drawn.entries()) {
+/** The first difference that a broken model shows; null if none of the histories finds one. */
+async function hunt(rules: Rules, seed: number): Promise<Difference | null> {
+  for (const history of fc.sample(histories(length), { numRuns: runs, seed })) {
     const found = await runHistory(history, createModel(history.start, rules));
-    if (found !== null) return { tries: i + 1, found };
+    if (found !== null) return found;
   }
   return null;
 }
@@ -34,25 +33,15 @@ describe("the reference model", () => {
     expect(rare, JSON.stringify([...seen])).toEqual([]);
   });
 
-  test.each(Object.entries(plantedBugs))("catches a planted bug: %s", async (_name, rules) => {
-    const caught = await hunt(rules, 2);
-    expect(caught).not.toBeNull();
-    if (process.env["HISTORY_VERBOSE"] !== undefined) console.log(_name, caught?.tries, caught?.found.what);
+  test.each(Object.entries(plantedBugs))("catches a planted bug: %s", async (_bug, rules) => {
+    expect(await hunt(rules, 2)).not.toBeNull();
   });
 });
 
 const expectedAnswers = [
-  ...["GRANTED", "ALREADY_COMMITTED", "ALREADY_FAILED", "IN_PROGRESS", "IN_DOUBT"],
-  ...["CAP_HEADROOM", "MAX_PER_SPEND", "CURRENCY", "VAULT_KEY_REVOKED", "VAULT_KEY_EXPIRED", "VENDOR", "ENDPOINT"],
-  ...["BILLING_PERIOD", "PURPOSE", "CUSTOMER", "BILLING_PERIOD_NOT_PINNED", "FENCING_TOKEN"],
-  ...[
-    "NOT_FOUND",
-    "SPEND_MISMATCH",
-    "OTHER_VAULT_KEY",
-    "ATTEMPT_SUPERSEDED",
-    "GENERATION_NOT_FOUND",
-    "ALREADY_COMMITTED",
-  ],
-  ...["ALREADY_VOIDED", "COMMIT_CONTRADICTS", "REFERENCE_ALREADY_COMMITTED", "EVIDENCE_INSUFFICIENT", "ALREADY_BOUND"],
-  ...["STATE_NOT_ALLOWED", "ALREADY_EXISTS", "ACQUIRED", "HELD_BY_OTHER", "ALREADY_COMPLETED"],
-];
+  "GRANTED ALREADY_COMMITTED ALREADY_FAILED IN_PROGRESS IN_DOUBT CAP_HEADROOM MAX_PER_SPEND CURRENCY",
+  "VAULT_KEY_REVOKED VAULT_KEY_EXPIRED VENDOR ENDPOINT BILLING_PERIOD PURPOSE CUSTOMER BILLING_PERIOD_NOT_PINNED",
+  "FENCING_TOKEN NOT_FOUND SPEND_MISMATCH OTHER_VAULT_KEY ATTEMPT_SUPERSEDED GENERATION_NOT_FOUND ALREADY_VOIDED",
+  "COMMIT_CONTRADICTS REFERENCE_ALREADY_COMMITTED EVIDENCE_INSUFFICIENT ALREADY_BOUND STATE_NOT_ALLOWED",
+  "ALREADY_EXISTS ACQUIRED HELD_BY_OTHER ALREADY_COMPLETED",
+].flatMap((line) => line.split(" "));
