@@ -1,0 +1,162 @@
+import type pg from "pg";
+import type { Authorization, VoidEvidence } from "../../server/domain/spend.ts";
+import {
+  bindVendorReference,
+  reportUnknown,
+  type Settled,
+  sweepExpired,
+  type VoidCommand,
+  voidSpend,
+} from "../../server/store/spend.ts";
+import { type Asked, asks, attempt, type Granting, usd } from "../support/granting.ts";
+
+/** One authorization in a state, and what it was asked with. */
+export interface Subject {
+  readonly granting: Granting;
+  readonly pool: pg.Pool;
+  readonly asked: Asked & { readonly customerId: string; readonly attemptId: string };
+  readonly authorization: Authorization;
+}
+
+/** How an authorization gets into a state. `laterMs` is how far the clock moves after `prepare`. */
+export interface State {
+  readonly asked: Asked;
+  readonly prepare?: (subject: Subject) => Promise<unknown>;
+  readonly laterMs?: number;
+}
+
+const hour = 3_600_000;
+const once: Asked = { settlement: "SEND_ONCE" };
+const resend: Asked = { settlement: "RESEND_SAFE", resendSafeForMs: hour };
+const twoStep: Asked = { settlement: "TWO_STEP" };
+const expired = 600_000;
+
+export const states = {
+  "HELD once": { asked: once },
+  "HELD once, told twice": { asked: once, prepare: (s) => s.granting.authorize(asks(s.asked)) },
+  "HELD once, expired": { asked: once, laterMs: expired },
+  "HELD resend, expired, safe": { asked: resend, laterMs: hour - 1 },
+  "HELD resend, expired, no longer safe": { asked: resend, laterMs: hour },
+  "HELD two-step": { asked: twoStep },
+  "HELD two-step, expired": { asked: twoStep, laterMs: expired },
+  "HELD two-step, bound": { asked: twoStep, prepare: (s) => bind(s, "pi_1") },
+  "HELD two-step, bound, expired": { asked: twoStep, prepare: (s) => bind(s, "pi_1"), laterMs: expired },
+  "HELD two-step, followed": { asked: twoStep, prepare: (s) => bind(s, "pi_1", "requires_action"), laterMs: expired },
+  "IN_DOUBT once": { asked: once, prepare: doubt },
+  "IN_DOUBT resend, safe": { asked: resend, prepare: doubt },
+  "IN_DOUBT two-step": { asked: twoStep, prepare: doubt },
+  "IN_DOUBT two-step, bound": { asked: twoStep, prepare: async (s) => (await bind(s, "pi_1"), await doubt(s)) },
+  COMMITTED: { asked: once, prepare: (s) => commit(s, "pi_1") },
+  "VOIDED NEVER_SENT": { asked: once, prepare: (s) => voidIt(s, { evidence: "NEVER_SENT" }) },
+  "VOIDED VENDOR_REFUSED": {
+    asked: once,
+    prepare: (s) => voidIt(s, { evidence: "VENDOR_REFUSED", vendorStatus: 402 }),
+  },
+  "VOIDED TOMBSTONE": {
+    asked: twoStep,
+    prepare: async (s) => (await bind(s, "pi_1"), await voidIt(s, { evidence: "TOMBSTONE", vendorReference: "pi_1" })),
+  },
+  "VOIDED OPERATOR": { asked: once, prepare: byOperator },
+  "VOIDED NEVER_BOUND": {
+    asked: { ...twoStep, holdForMs: 0 },
+    prepare: ({ pool, granting }) => sweepExpired(pool, granting.workspace, 1000),
+  },
+} as const satisfies Record<string, State>;
+
+export type Operation = (subject: Subject) => Promise<string>;
+
+export const operations = {
+  "authorize, same attempt": (s) => authorize(s, {}),
+  "authorize, other attempt": (s) => authorize(s, { attemptId: attempt() }),
+  "authorize, other key": (s) => authorize(s, { attemptId: attempt(), vaultKeyId: "other" }),
+  "authorize, other amount": (s) => authorize(s, { attemptId: attempt(), amount: usd(11) }),
+  "authorize, other body": (s) => authorize(s, { attemptId: attempt(), bodyFingerprint: "b".repeat(64) }),
+  "authorize, retry after 1": (s) => authorize(s, { attemptId: attempt(), retryAfterGeneration: 1 }),
+  "commit pi_1": (s) => commit(s, "pi_1"),
+  "commit pi_2": (s) => commit(s, "pi_2"),
+  "commit pi_1, other amount": (s) => commit(s, "pi_1", 12),
+  "void, never sent": (s) => voidIt(s, { evidence: "NEVER_SENT" }),
+  "void, never sent, other attempt": (s) => voidIt(s, { evidence: "NEVER_SENT", attemptId: attempt() }),
+  "void, refused 402": (s) => voidIt(s, { evidence: "VENDOR_REFUSED", vendorStatus: 402 }),
+  "void, refused 400": (s) => voidIt(s, { evidence: "VENDOR_REFUSED", vendorStatus: 400 }),
+  "void, refused 400 replayed": (s) =>
+    voidIt(s, { evidence: "VENDOR_REFUSED", vendorStatus: 400, vendorReplayed: true }),
+  "void, tombstone pi_1": (s) => voidIt(s, { evidence: "TOMBSTONE", vendorReference: "pi_1" }),
+  "void, tombstone pi_2": (s) => voidIt(s, { evidence: "TOMBSTONE", vendorReference: "pi_2" }),
+  "void, absent": (s) => voidIt(s, { evidence: "ABSENT_AFTER_QUARANTINE" }),
+  "void, never bound": (s) => voidIt(s, { evidence: "NEVER_BOUND" }),
+  "void, operator's reason by a key": (s) => voidIt(s, { evidence: "OPERATOR", reason: "seen" }),
+  "void, operator": byOperator,
+  "report unknown": doubt,
+  "bind pi_1": (s) => bind(s, "pi_1"),
+  "bind pi_2": (s) => bind(s, "pi_2"),
+} as const satisfies Record<string, Operation>;
+
+async function authorize({ granting, asked }: Subject, difference: Asked): Promise<string> {
+  const [decision] = await granting.authorize(asks({ ...asked, holdForMs: expired, ...difference }));
+  const { disposition, errorReason, mayHaveBeenSent, authorization } = decision ?? {};
+  const seen = authorization === undefined ? "hidden" : `g${authorization.generation}`;
+  return `${disposition ?? errorReason} ${seen}${mayHaveBeenSent === true ? " maybe-sent" : ""}`;
+}
+
+async function commit({ granting, authorization }: Subject, vendorReference: string, amount = 10): Promise<string> {
+  // References are unique per workspace, and every subject has one of its own.
+  const reference = `${vendorReference}_${authorization.spend.customerId}`;
+  const result = await granting.commit(authorization, { vendorReference: reference, amount: usd(amount) });
+  return outcome(result);
+}
+
+async function bind({ pool, granting, asked, authorization }: Subject, reference: string, vendorState = "") {
+  return outcome(
+    await bindVendorReference(pool, granting.workspace, {
+      vaultKeyId: "main",
+      authorization,
+      attemptId: asked.attemptId,
+      vendorReference: `${reference}_${asked.customerId}`,
+      vendorState,
+      followForMs: hour,
+      traceId: "",
+    }),
+  );
+}
+
+async function doubt({ pool, granting, asked, authorization }: Subject): Promise<string> {
+  const { attemptId } = asked;
+  return outcome(
+    await reportUnknown(pool, granting.workspace, {
+      vaultKeyId: "main",
+      authorization,
+      attemptId,
+      traceId: "",
+      reason: "",
+    }),
+  );
+}
+
+async function voidIt(
+  { pool, granting, asked, authorization }: Subject,
+  command: Partial<VoidCommand> & { readonly evidence: VoidEvidence },
+): Promise<string> {
+  const reference = command.vendorReference;
+  return outcome(
+    await voidSpend(pool, granting.workspace, {
+      actor: { kind: "vault_key", id: "main" },
+      authorization,
+      attemptId: asked.attemptId,
+      vendorStatus: 0,
+      vendorReplayed: false,
+      reason: "",
+      traceId: "",
+      ...command,
+      vendorReference: reference === undefined ? "" : `${reference}_${asked.customerId}`,
+    }),
+  );
+}
+
+async function byOperator(subject: Subject): Promise<string> {
+  return await voidIt(subject, { evidence: "OPERATOR", actor: { kind: "operator", id: "t" }, reason: "seen" });
+}
+
+function outcome({ errorReason }: Settled): string {
+  return errorReason ?? "ok";
+}
