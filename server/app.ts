@@ -57,7 +57,7 @@ const services = [SpendControlService, AdminService] as const;
  * Throws StartupError with the exit code of what is wrong.
  */
 export async function startApp(config: Config, options: AppOptions = {}): Promise<App> {
-  const log = options.log ?? pino({ level: config.logLevel }, pino.destination(2));
+  const log = options.log ?? pino({ level: config.logLevel, serializers: { err: describeError } }, pino.destination(2));
   const closers: (() => Promise<void>)[] = [];
   let closing: Promise<void> | undefined;
   const close = () => {
@@ -105,6 +105,20 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     await close();
     throw error;
   }
+}
+
+/** Only what helps: a driver's error carries its whole connection, statements and settings included. */
+function describeError(error: unknown): object {
+  if (!(error instanceof Error)) return { message: String(error) };
+  const { name, message, stack, cause } = error;
+  const code = (error as NodeJS.ErrnoException).code;
+  return {
+    name,
+    message,
+    stack,
+    ...(code === undefined ? {} : { code }),
+    ...(cause === undefined ? {} : { cause: describeError(cause) }),
+  };
 }
 
 async function closeInTurn(closers: readonly (() => Promise<void>)[], log: pino.Logger): Promise<void> {
