@@ -299,7 +299,7 @@ begin
         -- The counters changed under the arrays: read what the void gave back. What this batch takes is not in
         -- the rows yet.
         for i in 1 .. cardinality(v_caps) loop
-          -- An assignment: "select … into v_held[i]" would replace the whole array.
+          -- An assignment: an array element as the target of INTO would replace the whole array.
           v_held[i] := (
             select n.held_micros + v_add[i] from holdfast.counters n
             where n.workspace_id = p_workspace and n.cap_id = v_caps[i] and n.window_label = v_labels[i]
