@@ -58,13 +58,13 @@ export function spendMethods(dependencies: SpendDependencies): SpendMethods {
   const { database, log } = dependencies;
   return {
     authorizeSpend: (request, context) => authorize(dependencies, request, context),
-    batchAuthorizeSpend: async (request, context) => ({
-      results: await Promise.all(
-        request.requests.map((one) =>
-          answerOrError(log, () => authorize(dependencies, validated(AuthorizeSpendRequestSchema, one), context)),
-        ),
-      ),
-    }),
+    async batchAuthorizeSpend(request, context) {
+      const answer = (one: AuthorizeSpendRequest) =>
+        answerOrError(log, () => authorize(dependencies, validated(AuthorizeSpendRequestSchema, one), context));
+      // A dry run is judged in its place: after what comes before it and without what comes after it.
+      if (request.requests.some((one) => one.dryRun)) return { results: await inTurn(request.requests, answer) };
+      return { results: await Promise.all(request.requests.map(answer)) };
+    },
     commitSpend: (request, context) => commit(dependencies, request, context),
     batchCommitSpend: async (request, context) => ({
       results: await Promise.all(
@@ -159,6 +159,12 @@ function validated<
 >(schema: Desc, message: Message): Message {
   validateMessage(schema, message);
   return message;
+}
+
+async function inTurn<One, Answer>(all: readonly One[], answer: (one: One) => Promise<Answer>): Promise<Answer[]> {
+  const answers: Answer[] = [];
+  for (const one of all) answers.push(await answer(one));
+  return answers;
 }
 
 async function answerOrError<Response>(log: ErrorLog, answer: () => Promise<Response>) {

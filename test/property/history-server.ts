@@ -3,11 +3,12 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createConnectTransport } from "@connectrpc/connect-node";
 import type { Transport } from "@connectrpc/connect";
-import pg from "pg";
+import type pg from "pg";
 import { type App, startApp } from "../../server/app.ts";
 import type { Config } from "../../server/config.ts";
 import { createToken, tokenHash } from "../../server/rpc/auth.ts";
 import { startEmbeddedPostgres } from "../../server/store/embedded-postgres.ts";
+import { createPool } from "../../server/store/postgres.ts";
 import { ensureWorkspace, setOperatorToken } from "../../server/store/workspace.ts";
 import type { System } from "./command.ts";
 import { createRpcSystem } from "./rpc-system.ts";
@@ -43,7 +44,7 @@ export async function startHistoryServer(replicas = 1): Promise<HistoryServer> {
       closers.push(() => app.close());
       transports.push(createConnectTransport({ baseUrl: app.url, httpVersion: "2" }));
     }
-    const pool = new pg.Pool({ ...postgres.connection, max: 2 });
+    const pool = createPool({ connection: postgres.connection, max: 2 });
     closers.push(() => pool.end());
     await replaceClock(pool);
     let opened = 0;

@@ -74,5 +74,6 @@ function proves(generation: Generation, request: Void): boolean {
   if (generation.bound) return request.evidence === "TOMBSTONE" && request.reference === generation.reference;
   if (request.evidence === "NEVER_SENT") return !generation.told;
   if (request.evidence !== "VENDOR_REFUSED") return false;
-  return !generation.told || request.vendorStatus === 402 || (request.vendorStatus === 400 && request.replayed);
+  if (request.vendorStatus === 402 || (request.vendorStatus === 400 && request.replayed)) return true;
+  return !generation.told && [400, 401, 403, 404, 429].includes(request.vendorStatus);
 }

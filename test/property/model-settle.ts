@@ -68,10 +68,12 @@ function recommit(world: World, found: Generation, request: Commit): Answer {
 }
 
 /**
- * Keeps a second truth: the charge changes no state, but `count` of it counts as committed. Told again, only
- * what it is more than before counts.
+ * Keeps a second truth: the charge changes no state, but `amount` of it counts as committed unless it settles
+ * another spend, where it was counted. Told again, only what it is more than before counts.
  */
-function contradict(world: World, generation: Generation, request: Commit, count: bigint, error: string): Answer {
+function contradict(world: World, generation: Generation, request: Commit, amount: bigint, error: string): Answer {
+  const settledBy = world.charges.get(chargeName(generation, request.reference));
+  const count = settledBy === undefined || settledBy === generation ? amount : 0n;
   const name = `${chargeName(generation, request.reference)}|${spendKey(generation)}-${generation.generation}`;
   const before = world.contradictions.get(name)?.counted ?? 0n;
   const counted = count > before ? count : before;

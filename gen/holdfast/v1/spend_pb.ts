@@ -491,8 +491,8 @@ export const VoidEvidence = {
   NEVER_SENT: 1,
 
   /**
-   * The vendor refused the request definitively. If the attempt was told `may_have_been_sent: true`, only a
-   * decline (402) or a replayed refusal counts.
+   * The vendor refused the request definitively: a 4xx other than 408, 409 and 424. If the attempt was told
+   * `may_have_been_sent: true`, only a decline (402) or a replayed 400 counts.
    *
    * @generated from enum value: VOID_EVIDENCE_VENDOR_REFUSED = 2;
    */

@@ -17,6 +17,8 @@ declare
   v_kind text;
   v_counted bigint;
   v_before bigint;
+  v_elsewhere boolean;
+  v_claims integer;
   d_error text[] := '{}'; d_over boolean[] := '{}'; d_key text[] := '{}'; d_generation integer[] := '{}';
   -- What to move on the counters: a settled hold leaves held, an amount enters committed.
   s_key text[] := '{}'; s_generation integer[] := '{}'; s_settles boolean[] := '{}'; s_amount bigint[] := '{}';
@@ -28,6 +30,8 @@ begin
     order by t.generation, t.spend_key for update;
   v_now := holdfast.clock();
 
+  -- Claims in sorted order what may be committed below. A claim counts only once its authorization is committed
+  -- with it: a request of this batch that does commit takes over the claim of one that did not.
   insert into holdfast.vendor_charges (
     workspace_id, vendor, vendor_account, vendor_reference, spend_key, generation
   )
@@ -46,6 +50,7 @@ begin
     order by t.vendor, t.vendor_account, x.vendor_reference, x.ord
   ) c
   on conflict (workspace_id, vendor, vendor_account, vendor_reference) do nothing;
+  get diagnostics v_claims = row_count;
 
   perform from holdfast.counters n
     where n.workspace_id = p_workspace and (n.cap_id, n.window_label, n.subject) in (
@@ -78,26 +83,36 @@ begin
       continue;
     end if;
 
+    -- A charge that settles another authorization was counted there and is never counted twice.
+    v_elsewhere := exists (
+      select from holdfast.vendor_charges c
+      join holdfast.authorizations t on t.workspace_id = p_workspace and t.spend_key = c.spend_key
+        and t.generation = c.generation and t.state = 'COMMITTED' and t.vendor_reference = c.vendor_reference
+      where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
+        and c.vendor_reference = r.vendor_reference
+        and (c.spend_key, c.generation) <> (a.spend_key, a.generation)
+    );
+
     if a.state = 'VOIDED' then
       v_error := 'ALREADY_VOIDED'; v_kind := 'COMMIT_AFTER_VOID'; v_counted := r.amount_micros;
+    elsif v_elsewhere and a.state <> 'COMMITTED' then
+      v_error := 'REFERENCE_ALREADY_COMMITTED'; v_kind := 'REFERENCE_OF_ANOTHER_SPEND';
     elsif a.vendor_reference <> r.vendor_reference then
       v_error := 'COMMIT_CONTRADICTS'; v_kind := 'OTHER_REFERENCE'; v_counted := r.amount_micros;
-      delete from holdfast.vendor_charges c
-        where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
-          and c.vendor_reference = r.vendor_reference and c.spend_key = a.spend_key and c.generation = a.generation;
     elsif a.state = 'COMMITTED' then
+      d_over[r.ord] := a.committed_currency = a.currency and a.committed_micros > a.amount_micros;
       if a.committed_micros <> r.amount_micros or a.committed_currency <> r.currency then
         v_error := 'COMMIT_CONTRADICTS'; v_kind := 'OTHER_AMOUNT';
         v_counted := greatest(0, r.amount_micros - a.committed_micros);
       end if;
-    elsif not exists (
-      select from holdfast.vendor_charges c
-      where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
-        and c.vendor_reference = r.vendor_reference and c.spend_key = a.spend_key and c.generation = a.generation
-    ) then
-      -- Counted where it was committed.
-      v_error := 'REFERENCE_ALREADY_COMMITTED'; v_kind := 'REFERENCE_OF_ANOTHER_SPEND';
     else
+      insert into holdfast.vendor_charges (
+        workspace_id, vendor, vendor_account, vendor_reference, spend_key, generation
+      )
+      values (p_workspace, a.vendor, a.vendor_account, r.vendor_reference, a.spend_key, a.generation)
+      on conflict (workspace_id, vendor, vendor_account, vendor_reference) do update set
+        spend_key = excluded.spend_key, generation = excluded.generation
+        where (vendor_charges.spend_key, vendor_charges.generation) <> (excluded.spend_key, excluded.generation);
       update holdfast.authorizations t set
           state = 'COMMITTED', committed_micros = r.amount_micros, committed_currency = r.currency,
           vendor_reference = r.vendor_reference, commit_time = v_now, vendor_state = '', follow_until_time = null
@@ -118,7 +133,7 @@ begin
 
     d_error[r.ord] := v_error;
     if v_kind is not null then
-      if r.currency <> a.currency then
+      if r.currency <> a.currency or v_elsewhere then
         v_counted := 0;
       end if;
       select c.counted_micros into v_before from holdfast.contradictions c
@@ -153,6 +168,17 @@ begin
       end if;
     end if;
   end loop;
+
+  if v_claims > (select count(*) from unnest(s_settles) as settles where settles) then
+    -- Some claims led to no commit.
+    delete from holdfast.vendor_charges c
+      using jsonb_to_recordset(p_requests) as x (spend_key text, generation integer, vendor_reference text),
+        holdfast.authorizations t
+      where c.workspace_id = p_workspace and c.spend_key = x.spend_key and c.generation = x.generation
+        and c.vendor_reference = x.vendor_reference
+        and t.workspace_id = p_workspace and t.spend_key = c.spend_key and t.generation = c.generation
+        and not (t.state = 'COMMITTED' and t.vendor_reference = c.vendor_reference);
+  end if;
 
   update holdfast.counters n set
       held_micros = n.held_micros - k.held, committed_micros = n.committed_micros + k.committed
@@ -209,8 +235,11 @@ begin
       when p_evidence = 'TOMBSTONE' then a.bind_time is not null and a.vendor_reference = p_vendor_reference
       when a.bind_time is not null then false
       when p_evidence = 'NEVER_SENT' then not a.told_may_have_been_sent
-      when p_evidence = 'VENDOR_REFUSED' then not a.told_may_have_been_sent
-        or p_vendor_status = 402 or (p_vendor_status = 400 and p_vendor_replayed)
+      -- A definite refusal of the first send; on a replay only what speaks about the first send. Timeouts (408),
+      -- conflicts (409), dependencies (424) and 5xx say nothing.
+      when p_evidence = 'VENDOR_REFUSED' then p_vendor_status = 402 or (p_vendor_status = 400 and p_vendor_replayed)
+        or (not a.told_may_have_been_sent and p_vendor_status between 400 and 499
+          and p_vendor_status not in (408, 409, 424))
       else false
     end;
     if v_proven then
