@@ -124,15 +124,19 @@ export class SpendAlreadyFailedError extends HoldfastError {
   }
 }
 
-/** The spend was committed before, but the vendor's object could not be read. */
+/** The spend was committed before, but the vendor's object cannot be given back. */
 export class SpendAlreadyCommittedError extends HoldfastError {
   readonly code = "holdfast_spend_already_committed";
-  readonly vendorReference: string;
+  /** Undefined if another vault key was granted the spend: its reference is shown to that key only. */
+  readonly vendorReference: string | undefined;
 
-  constructor(vendorReference: string, context: ErrorContext) {
+  constructor(vendorReference: string | undefined, context: ErrorContext) {
     super(
-      `Charged before: ${named(context.spend)} is committed as ${vendorReference}, which could not be read just now. ` +
-        "Do not charge again; read that object, or call again with the same spend.",
+      vendorReference === undefined
+        ? `Charged before: ${named(context.spend)} is committed under another vault key. Do not charge again; ` +
+            "read the charge with that key, or ask an operator."
+        : `Charged before: ${named(context.spend)} is committed as ${vendorReference}, which could not be read just ` +
+            "now. Do not charge again; read that object, or call again with the same spend.",
       context,
     );
     this.vendorReference = vendorReference;

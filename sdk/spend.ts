@@ -5,6 +5,7 @@ import type { CallContext, LeaseGuard, SpendOption } from "./context.ts";
 import type { ControlPlane } from "./control-plane.ts";
 import { denialFigures, msToDuration } from "./convert.ts";
 import {
+  SpendAlreadyCommittedError,
   SpendAlreadyFailedError,
   SpendDeniedError,
   SpendInDoubtError,
@@ -163,7 +164,7 @@ function decide(
       return { kind: "granted", grant: toGrant(settings, request, response, attempt) };
     case Disposition.ALREADY_COMMITTED:
       if (response.differingFields.length > 0) throw new SpendMismatchError(response.differingFields, context);
-      if (authorization === undefined) break;
+      if (authorization === undefined) throw new SpendAlreadyCommittedError(undefined, context);
       return { kind: "already_committed", authorization };
     case Disposition.ALREADY_FAILED:
       throw new SpendAlreadyFailedError(response.failedGeneration, context);
