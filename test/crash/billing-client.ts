@@ -1,0 +1,87 @@
+import type { Interceptor } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { createHoldfast, type Holdfast } from "@holdfast/sdk";
+import Stripe from "stripe";
+import type { StripeHttpClient } from "../../sdk/stripe-http.ts";
+import { type BillingCall, type BillingOutcome, billingPeriod, purpose } from "./billing-call.ts";
+
+/** Told before and after every RPC and every vendor request; nothing goes on before it has resolved. */
+export type Observer = (point: string) => Promise<void>;
+
+export interface BillingClient {
+  readonly holdfast: Holdfast;
+  /** Charges as an application would, and says what became of it. Never rejects. */
+  charge(this: void): Promise<BillingOutcome>;
+}
+
+/** What a billing service is made of, for one customer. */
+export function createBillingClient(call: BillingCall, observe: Observer = () => Promise.resolve()): BillingClient {
+  const around: Interceptor = (next) => async (request) => {
+    request.header.set("Authorization", `Bearer ${call.vaultKey}`);
+    await observe(`before ${request.method.name}`);
+    const response = await next(request);
+    await observe(`after ${request.method.name}`);
+    return response;
+  };
+  const holdfast = createHoldfast({
+    ...call,
+    transport: createGrpcTransport({ baseUrl: call.baseUrl, interceptors: [around] }),
+  });
+  const stripe = holdfast.stripe(
+    new Stripe("sk_test_1", {
+      host: "127.0.0.1",
+      port: call.stripePort,
+      protocol: "http",
+      telemetry: false,
+      httpClient: observedHttpClient(observe),
+    }),
+  );
+  const spend = { customerId: call.customerId, billingPeriod, purpose };
+  const pay = async (): Promise<{ id: string; status: string }> => {
+    const { amount } = call;
+    return call.kind === "two_step"
+      ? await stripe.paymentIntents.create(
+          { amount, currency: "usd", customer: call.customerId, payment_method: "pm_card_visa", confirm: true },
+          { spend },
+        )
+      : await stripe.charges.create(
+          { amount, currency: "usd", customer: call.customerId, source: "tok_visa" },
+          { spend },
+        );
+  };
+  return {
+    holdfast,
+    async charge() {
+      const start = performance.now();
+      try {
+        const { id, status } = await pay();
+        return { ok: id, status, ms: performance.now() - start };
+      } catch (error) {
+        const { name, message, code = "" } = error as Error & { code?: string };
+        return { error: name, code, message, ms: performance.now() - start };
+      }
+    },
+  };
+}
+
+function observedHttpClient(observe: Observer): StripeHttpClient {
+  const inner = Stripe.createNodeHttpClient() as unknown as StripeHttpClient;
+  return {
+    getClientName: () => inner.getClientName(),
+    async makeRequest(host, port, path, method, ...rest) {
+      const request = `${method} ${path.replace(/(pi|ch)_\w+/, ":id")}`;
+      await observe(`before ${request}`);
+      const response = await inner.makeRequest(host, port, path, method, ...rest);
+      // Read to its end first: the answer has arrived, and only this process does not know it yet.
+      const body = await response.toJSON();
+      await observe(`after ${request}`);
+      return {
+        getStatusCode: () => response.getStatusCode(),
+        getHeaders: () => response.getHeaders(),
+        getRawResponse: () => response.getRawResponse(),
+        toStream: (done) => response.toStream(done),
+        toJSON: () => Promise.resolve(body),
+      };
+    },
+  };
+}
