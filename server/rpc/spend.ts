@@ -127,6 +127,9 @@ async function authorize(
   return authorizeResponse(command, decision);
 }
 
+// The charge exists, whether or not its caller still waits: a process that was killed must not take the truth along.
+const neverAborted = new AbortController().signal;
+
 async function commit(
   { commits }: SpendDependencies,
   request: CommitSpendRequest,
@@ -141,7 +144,7 @@ async function commit(
     attemptId: request.attemptId,
     traceId: currentTraceId() ?? "",
   };
-  const result = await commits.submit(principal.workspace, command, context.signal);
+  const result = await commits.submit(principal.workspace, command, neverAborted);
   return create(CommitSpendResponseSchema, {
     authorization: authorizationMessage(requireSettled(result)),
     overCommitted: result.overCommitted,
