@@ -5,13 +5,16 @@ import Stripe from "stripe";
 import type { StripeHttpClient } from "../../sdk/stripe-http.ts";
 import { type BillingCall, type BillingOutcome, billingPeriod, purpose } from "./billing-call.ts";
 
-/** Told before and after every RPC and every vendor request; nothing goes on before it has resolved. */
+/**
+ * Told before and after every RPC and every vendor request; nothing goes on before it has resolved. Rejecting after an
+ * RPC loses the answer of what was carried out.
+ */
 export type Observer = (point: string) => Promise<void>;
 
 export interface BillingClient {
   readonly holdfast: Holdfast;
-  /** Charges as an application would, and says what became of it. Never rejects. */
-  charge(this: void): Promise<BillingOutcome>;
+  /** Charges the call's customer, or another one, and says what became of it. Never rejects. */
+  charge(this: void, customerId?: string): Promise<BillingOutcome>;
 }
 
 /** What a billing service is made of, for one customer. */
@@ -36,25 +39,22 @@ export function createBillingClient(call: BillingCall, observe: Observer = () =>
       httpClient: observedHttpClient(observe),
     }),
   );
-  const spend = { customerId: call.customerId, billingPeriod, purpose };
-  const pay = async (): Promise<{ id: string; status: string }> => {
+  const pay = async (customerId: string): Promise<{ id: string; status: string }> => {
     const { amount } = call;
+    const spend = { customerId, billingPeriod, purpose };
     return call.kind === "two_step"
       ? await stripe.paymentIntents.create(
-          { amount, currency: "usd", customer: call.customerId, payment_method: "pm_card_visa", confirm: true },
+          { amount, currency: "usd", customer: customerId, payment_method: "pm_card_visa", confirm: true },
           { spend },
         )
-      : await stripe.charges.create(
-          { amount, currency: "usd", customer: call.customerId, source: "tok_visa" },
-          { spend },
-        );
+      : await stripe.charges.create({ amount, currency: "usd", customer: customerId, source: "tok_visa" }, { spend });
   };
   return {
     holdfast,
-    async charge() {
+    async charge(customerId = call.customerId) {
       const start = performance.now();
       try {
-        const { id, status } = await pay();
+        const { id, status } = await pay(customerId);
         return { ok: id, status, ms: performance.now() - start };
       } catch (error) {
         const { name, message, code = "" } = error as Error & { code?: string };

@@ -1,0 +1,190 @@
+import { createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
+import { createHoldfast, type Holdfast } from "@holdfast/sdk";
+import { context, ROOT_CONTEXT, type Span, trace } from "@opentelemetry/api";
+import { setTimeout as delay } from "node:timers/promises";
+import Stripe from "stripe";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { type OtlpReceiver, type ReceivedSpan, startOtlpReceiver } from "../support/otlp-receiver.ts";
+import { startTestServer, type TestServer } from "../support/server.ts";
+import { startStripeSimulator, type StripeSimulator } from "../support/stripe-simulator/index.ts";
+
+const service = "holdfast.v1.SpendControlService";
+let receiver: OtlpReceiver;
+let server: TestServer;
+let simulator: StripeSimulator;
+let holdfast: Holdfast;
+let vaultKey: string;
+let baseUrl: string;
+beforeAll(async () => {
+  receiver = await startOtlpReceiver();
+  server = await startTestServer({ config: { otlpEndpoint: receiver.endpoint } });
+  simulator = await startStripeSimulator();
+  vaultKey = await server.vaultKey("billing");
+  await server.cap("everything", "1000");
+  baseUrl = server.apps[0]?.url ?? "";
+  holdfast = createHoldfast({ baseUrl, vaultKey });
+});
+afterAll(async () => {
+  await holdfast.close();
+  await server.close();
+  await simulator.close();
+  await receiver.close();
+});
+
+/** Runs `fn` below a new root span of the application. */
+async function inTrace<T>(name: string, fn: (span: Span) => Promise<T>): Promise<{ traceId: string; value: T }> {
+  const span = trace.getTracer("application").startSpan(name, {}, ROOT_CONTEXT);
+  try {
+    const value = await context.with(trace.setSpan(ROOT_CONTEXT, span), () => fn(span));
+    return { traceId: span.spanContext().traceId, value };
+  } finally {
+    span.end();
+  }
+}
+
+function spend(customerId: string) {
+  const what = { amount: "4.90", currency: "usd", vendor: "stripe", endpoint: "POST /v1/payment_intents" };
+  return holdfast.spend({ customerId, billingPeriod: "2026-11", purpose: "subscription" }, what, () =>
+    Promise.resolve({ vendorReference: `pi_${customerId}` }),
+  );
+}
+
+async function auditTraces(customerId: string): Promise<{ kind: string; trace_id: string }[]> {
+  const { rows } = await server.database.pool.query<{ kind: string; trace_id: string }>(
+    "select kind, trace_id from holdfast.audit_events where customer_id = $1 order by xid, n",
+    [customerId],
+  );
+  return rows;
+}
+
+/** The spans from one up to its root, by name. */
+async function pathOf(span: ReceivedSpan): Promise<string[]> {
+  const path = [span.name];
+  for (let one = span; one.parentSpanId !== ""; ) {
+    const { traceId, parentSpanId } = one;
+    one = await receiver.waitFor((other) => other.spanId === parentSpanId && other.traceId === traceId);
+    path.unshift(one.name);
+  }
+  return path;
+}
+
+test("a lone charge is one trace from the application to the SQL and the vendor, and the audit names it", async () => {
+  const stripe = holdfast.stripe(
+    new Stripe("sk_test_1", { host: simulator.host, port: simulator.port, protocol: "http", telemetry: false }),
+  );
+  const { traceId } = await inTrace("billing run", () =>
+    stripe.paymentIntents.create(
+      { amount: 490, currency: "usd", payment_method: "pm_card_visa", confirm: true },
+      { spend: { customerId: "lone", billingPeriod: "2026-11", purpose: "subscription" } },
+    ),
+  );
+  const named = (name: string) => receiver.waitFor((span) => span.traceId === traceId && span.name === name);
+  expect(await pathOf(await named("postgresql authorize_batch"))).toEqual([
+    "billing run",
+    "holdfast.authorize",
+    `${service}/AuthorizeSpend`,
+    "holdfast.batch authorize",
+    "postgresql authorize_batch",
+  ]);
+  expect(await pathOf(await named("postgresql commit_batch"))).toEqual([
+    "billing run",
+    "holdfast.commit",
+    `${service}/CommitSpend`,
+    "holdfast.batch commit",
+    "postgresql commit_batch",
+  ]);
+  expect(await pathOf(await named("holdfast.vendor_call"))).toEqual(["billing run", "holdfast.vendor_call"]);
+  const batch = await named("holdfast.batch authorize");
+  const request = await named(`${service}/AuthorizeSpend`);
+  expect(batch.links).toEqual([{ traceId, spanId: request.spanId }]);
+  const audited = await auditTraces("lone");
+  expect(audited.map(({ kind }) => kind)).toEqual(["spend.granted", "spend.bound", "spend.committed"]);
+  expect(new Set(audited.map(({ trace_id }) => trace_id))).toEqual(new Set([traceId]));
+});
+
+test("calls that the SDK sends together are one span, linked to the call of every other trace", async () => {
+  const customers = ["together-1", "together-2", "together-3"];
+  const traces = (await Promise.all(customers.map((one) => inTrace(`run ${one}`, () => spend(one))))).map(
+    ({ traceId }) => traceId,
+  );
+  const [first, ...others] = traces;
+  const batch = await receiver.waitFor((span) => span.name === "holdfast.batch_authorize" && span.traceId === first);
+  const calls = await Promise.all(
+    others.map((other) => receiver.waitFor((span) => span.traceId === other && span.name === "holdfast.authorize")),
+  );
+  expect(batch.links).toEqual(calls.map(({ traceId, spanId }) => ({ traceId, spanId })));
+  const sql = await receiver.waitFor((span) => span.name === "postgresql authorize_batch" && span.traceId === first);
+  expect(await pathOf(sql)).toEqual([
+    "run together-1",
+    "holdfast.authorize",
+    "holdfast.batch_authorize",
+    `${service}/BatchAuthorizeSpend`,
+    "holdfast.batch authorize",
+    "postgresql authorize_batch",
+  ]);
+});
+
+test("requests that the server carries out together are linked from their batch, each one", async () => {
+  const locker = await server.database.pool.connect();
+  await locker.query("begin");
+  await locker.query("select from holdfast.workspaces for no key update");
+  const callers = Array.from({ length: 8 }, (_, n) => `apart-${n}`);
+  const ids = callers.map((_, n) => ({ traceId: `${n + 1}`.repeat(32), spanId: `${n + 1}`.repeat(16) }));
+  const answers = callers.map((customerId, n) => {
+    // A caller in any language: one connection and one trace each.
+    const client = createClient(SpendControlService, createGrpcTransport({ baseUrl }));
+    return client.authorizeSpend(
+      {
+        spend: {
+          customerId,
+          billingPeriod: "2026-11",
+          purpose: "subscription",
+          amount: { currency: "usd", amount: "4.90" },
+        },
+        vendor: "stripe",
+        endpoint: "POST /v1/payment_intents",
+        attemptId: `${n}`.repeat(32),
+      },
+      {
+        headers: {
+          authorization: `Bearer ${vaultKey}`,
+          traceparent: `00-${ids[n]?.traceId}-${ids[n]?.spanId}-01`,
+        },
+      },
+    );
+  });
+  // The first batch waits in the database; what arrives meanwhile becomes the next one.
+  await delay(300);
+  await locker.query("rollback");
+  locker.release();
+  await Promise.all(answers);
+  const requests = await Promise.all(
+    ids.map(({ traceId, spanId }) =>
+      receiver.waitFor((span) => span.traceId === traceId && span.parentSpanId === spanId),
+    ),
+  );
+  const linked = async (request: ReceivedSpan) =>
+    await receiver.waitFor(
+      (span) =>
+        span.name === "holdfast.batch authorize" &&
+        span.links.some((link) => link.spanId === request.spanId && link.traceId === request.traceId),
+    );
+  const batches = new Set(await Promise.all(requests.map(linked)));
+  expect(batches.size).toBeLessThan(requests.length);
+  for (const batch of batches) {
+    expect(batch.attributes["holdfast.batch.size"]).toBe(batch.links.length);
+    expect(requests.map(({ spanId }) => spanId)).toContain(batch.parentSpanId);
+  }
+  for (const [n, customerId] of callers.entries()) {
+    expect(await auditTraces(customerId)).toEqual([{ kind: "spend.granted", trace_id: ids[n]?.traceId }]);
+  }
+});
+
+test("what was exported holds no token and no secret", () => {
+  const exported = receiver.bytes();
+  for (const secret of [vaultKey, server.operatorToken, vaultKey.split("_").at(-1) ?? "", "sk_test_1"]) {
+    expect(exported.includes(secret)).toBe(false);
+  }
+});
