@@ -117,11 +117,16 @@ export async function openDesk(): Promise<Desk> {
 }
 
 /** Loses the first answer of an RPC: the server has carried it out, and the caller does not know. */
-export function losesFirst(lost: string): { readonly observe: Observer; readonly asked: () => number } {
+export function losesFirst(lost: string): {
+  readonly observe: Observer;
+  readonly asked: () => number;
+  readonly lost: () => boolean;
+} {
   let asked = 0;
   let answered = false;
   return {
     asked: () => asked,
+    lost: () => answered,
     async observe(point) {
       if (point === `before ${lost}`) asked += 1;
       if (point !== `after ${lost}` || answered) return;

@@ -56,7 +56,8 @@ describe("the lost answer of a charge", () => {
       await together.promise;
     });
     const outcomes = await Promise.all(customers.map((customerId) => charge(customerId)));
-    expect([authorize.asked(), commit.asked()]).toEqual([2, 2]);
+    // The repeats wait for a random time each, so they travel together or alone.
+    expect([authorize.lost(), commit.lost()]).toEqual([true, true]);
     for (const [index, customerId] of customers.entries()) {
       const charges = desk.charges(customerId);
       expect(charges).toHaveLength(1);
