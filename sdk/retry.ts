@@ -27,9 +27,8 @@ export function createRetryBudget(): RetryBudget {
   };
 }
 
-const TRIES_MAX = 6;
 const BACKOFF_BASE_MS = 100;
-const BACKOFF_CAP_MS = 5_000;
+const BACKOFF_CAP_MS = 2_000;
 
 export interface RetryOptions {
   readonly runtime: Runtime;
@@ -41,8 +40,8 @@ export interface RetryOptions {
 
 /**
  * Repeats the same request while that is safe and can still help: only failures that leave it open whether the request
- * was carried out, or that say it was not, within the deadline, the budget and a number of tries. Rejects with the
- * last RpcFailure.
+ * was carried out, or that say it was not, until the deadline and within the budget: a server that restarts is waited
+ * for. Rejects with the last RpcFailure.
  */
 export async function withRetries<Answer>(
   options: RetryOptions,
@@ -62,7 +61,7 @@ export async function withRetries<Answer>(
         failure.retryDelayMs ?? 0,
         fullJitter(runtime.random, tries, BACKOFF_BASE_MS, BACKOFF_CAP_MS),
       );
-      const lastTry = tries + 1 >= TRIES_MAX || runtime.clock.now() + backoffMs >= deadline;
+      const lastTry = runtime.clock.now() + backoffMs >= deadline;
       if (lastTry || !isRetryable(failure) || !budget.take()) throw failure;
       await sleep(runtime, backoffMs);
     }

@@ -6,7 +6,7 @@ export const ATTRIBUTES = {
   authorization: "holdfast.authorization",
   generation: "holdfast.generation",
   disposition: "holdfast.disposition",
-  batchSize: "holdfast.batch_size",
+  batchSize: "holdfast.batch.size",
   vendor: "holdfast.vendor",
   vendorEndpoint: "holdfast.vendor_endpoint",
   vendorReference: "holdfast.vendor_reference",
