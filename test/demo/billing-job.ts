@@ -49,5 +49,4 @@ export type ToBilling = { readonly kind: "prepare"; readonly job: BillingJob } |
 
 export type FromBilling =
   | { readonly kind: "ready" }
-  | { readonly kind: "stopped" }
-  | { readonly kind: "done"; readonly report: BillingReport };
+  | { readonly kind: "stopped" | "done"; readonly report: BillingReport };

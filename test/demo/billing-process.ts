@@ -1,6 +1,7 @@
 import { once } from "node:events";
 import type { BillingJob, FromBilling, ToBilling } from "./billing-job.ts";
 import { guardedCharging, unguardedCharging } from "./charging.ts";
+import { Endings } from "./endings.ts";
 import { billEverybody } from "./retrying.ts";
 
 // One billing service, as an operating system process of its own: it is told its job, waits for the timer, bills
@@ -23,14 +24,15 @@ async function prepare(): Promise<BillingJob> {
 }
 
 async function bill(job: BillingJob) {
-  const onStop = (): void => void tell({ kind: "stopped" });
+  const endings = new Endings();
+  const onStop = (): void => void tell({ kind: "stopped", report: endings.report() });
   const charging = job.guard === undefined ? unguardedCharging(job, onStop) : guardedCharging(job, onStop);
   const go = nextMessage();
   await tell({ kind: "ready" });
   await go;
-  const report = await billEverybody(job, charging);
+  await billEverybody(job, charging, endings);
   await charging.close();
-  return report;
+  return endings.report();
 }
 
 async function nextMessage(): Promise<ToBilling> {

@@ -3,8 +3,11 @@ import { once } from "node:events";
 import type { BillingJob, BillingReport, FromBilling, ToBilling } from "./billing-job.ts";
 import type { ChildProcesses } from "./child-processes.ts";
 
-/** How one billing process ended. */
-export type RunEnd = { readonly kind: "killed" } | { readonly kind: "done"; readonly report: BillingReport };
+/** How one billing process ended, and what it had to say until then. */
+export interface RunEnd {
+  readonly kind: "killed" | "done";
+  readonly report: BillingReport;
+}
 
 const timerMs = 50;
 
@@ -37,10 +40,9 @@ function endOf(processes: ChildProcesses, child: ChildProcess): Promise<RunEnd> 
   return new Promise((resolve, reject) => {
     let end: RunEnd | undefined;
     child.on("message", (message: FromBilling) => {
-      if (message.kind === "done") end = { kind: "done", report: message.report };
-      if (message.kind !== "stopped") return;
-      end = { kind: "killed" };
-      child.kill("SIGKILL");
+      if (message.kind === "ready") return;
+      end = { kind: message.kind === "done" ? "done" : "killed", report: message.report };
+      if (end.kind === "killed") child.kill("SIGKILL");
     });
     child.once("close", (code, signal) => {
       if (end?.kind === "done" && code === 0) resolve(end);

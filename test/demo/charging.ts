@@ -46,7 +46,6 @@ function intentParams(customer: Customer): Stripe.PaymentIntentCreateParams {
     currency: "usd",
     customer: customer.stripeCustomer,
     payment_method: customer.paymentMethod,
-    payment_method_types: ["card"],
     off_session: true,
     confirm: true,
     metadata: { customer_id: customer.id },

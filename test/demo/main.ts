@@ -11,13 +11,19 @@ const usage = `usage: npm run demo -- [--quick] [--plant-random-keys]
   --quick               40 customers instead of 200
   --plant-random-keys   break the guard on purpose, by another key on every request to Stripe; must exit with 1`;
 
+const legend = `extra: charges beyond one per customer.
+in doubt: the process was killed before it knew whether Stripe had charged, and 25 hours later the same
+key could charge again. Such a customer is not charged, and keeps its part of the cap until that is
+settled. In two steps there is none: the bound PaymentIntent can be continued at any age.
+`;
+
 const print = (text: string): void => void process.stdout.write(`${text}\n`);
 
 function headerOf(customers: readonly Customer[]): string {
   const deadlines = [...new Set(scenarios.map(({ vendorDeadlineMs }) => vendorDeadlineMs))].join(" or ");
   return `
-Holdfast demo: ${customers.length} customers from customers.csv owe ${toDollars(sumOfCents(customers))} USD for ${billingPeriod}. Nothing here is real
-money: Stripe is a simulator on this machine, or stripe-stateful-mock, a fake that others wrote.
+Holdfast demo: ${customers.length} customers (customers.csv) owe ${toDollars(sumOfCents(customers))} USD for ${billingPeriod}.
+No real money moves: Stripe is a simulator here, or stripe-stateful-mock, a fake that others wrote.
 
 Three ways in which billing code charges twice:
   1. RxJS retry       runs the code again that makes the idempotency key: a new key, a second charge
@@ -25,13 +31,16 @@ Three ways in which billing code charges twice:
   3. three processes  one timer fires on every replica
 
 Each is first run unguarded: the plain Stripe client with a random key per call. Then guarded by the
-Holdfast SDK, in two steps (paymentIntents.create with confirm) and in one call (charges.create), and
-the guarded runs get more trouble: connections are cut after Stripe has accepted the charge, a process is
-killed (SIGKILL) between charge and commit and started again, then everything is killed, and the whole
-run is repeated 25 hours later, when Stripe has forgotten its keys. The clocks of the database and of the
-simulator are moved together for that. Some caps are too small for everybody: the last ones are denied.
+Holdfast SDK, in two steps (paymentIntents.create with confirm) and in one call (charges.create).
+The guarded runs get more trouble: connections are cut after Stripe has accepted the charge; a process
+is killed (SIGKILL) between charge and commit and started again; then everything is killed; and the
+whole run is repeated 25 hours later, when Stripe has forgotten its keys. For that the clocks of the
+database and of the simulator are moved together. Some caps are too small for all: the last are denied.
 
-Demo settings: a hold lasts ${holdMs / 1000} s (default 10 min); the SDK waits ${deadlines} ms for Stripe (default 30 s).
+A line per scenario follows: connections cut and processes killed in its guarded run, and charges
+beyond one per customer, unguarded and guarded. Then the same as a table.
+
+Demo settings: a hold lasts ${holdMs / 1000} s (default 10 min); the SDK gives Stripe ${deadlines} ms (default 30 s).
 `;
 }
 
@@ -55,21 +64,14 @@ async function playOne(world: World, play: Play): Promise<Row> {
 }
 
 function progressOf({ title }: Scenario, row: Row): string {
-  const { unguardedDuplicates, guardedDuplicates, denied, inDoubt } = row;
-  return `${title}: ${unguardedDuplicates} duplicates unguarded, ${guardedDuplicates} guarded; ${denied} denied, ${inDoubt} in doubt`;
+  const duplicates = `duplicates ${row.unguardedDuplicates} unguarded, ${row.guardedDuplicates} guarded`;
+  return `${title}: ${row.cuts} cuts, ${row.kills} kills; ${duplicates}`;
 }
 
 /** Prints the table and the last line. Returns the exit code. */
 function conclude(rows: readonly Row[]): number {
   print(`\n${tableOf(rows)}\n`);
-  print("Extra: charges beyond one per customer.");
-  print("In doubt: the process was killed before it knew whether Stripe had charged, and after 25 hours the same key");
-  print(
-    "could charge again. Such a customer is not charged again, and keeps its part of the cap until that is settled.",
-  );
-  print(
-    "In two steps there is no such customer: the bound PaymentIntent can be looked at, and continued, at any age.\n",
-  );
+  print(legend);
   const duplicates = rows.reduce((sum, row) => sum + row.guardedDuplicates, 0);
   const overCap = rows.filter(({ isOverCap }) => isOverCap).length;
   print(`demo: ${rows.length} guarded scenarios, ${duplicates} duplicate charges, ${overCap} over cap`);

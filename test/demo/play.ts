@@ -67,14 +67,13 @@ export async function playGuarded(world: World, play: Play): Promise<GuardedResu
     await world.advance(laterMs);
     ends.push(...(await runBilling(world.processes, jobsOf(play, vendor, guard))));
   });
-  const reports = ends.flatMap((end) => (end.kind === "done" ? [end.report] : []));
-  const last = reports.slice(-scenario.processes);
+  const last = ends.slice(-scenario.processes).map(({ report }) => report);
   return {
     charges,
     capCents,
     ...(await booksOf(world, scenario)),
     endings: last.map(({ endings }) => endings),
-    retries: reports.reduce((sum, report) => sum + report.retries, 0),
+    retries: ends.reduce((sum, { report }) => sum + report.retries, 0),
     drops,
     kills: ends.filter(({ kind }) => kind === "killed").length,
     problems: last.flatMap(({ problems }) => problems),
@@ -186,7 +185,7 @@ function toCents(amount = "0"): number {
   return Number(whole + fraction.padEnd(2, "0").slice(0, 2));
 }
 
-/** True if any process of the last run was told so. */
+/** True if every process of the last run was told so. */
 export function endedAs(result: GuardedResult, customer: Customer, ending: Ending): boolean {
-  return result.endings.some((endings) => endings[customer.id] === ending);
+  return result.endings.every((endings) => endings[customer.id] === ending);
 }

@@ -13,6 +13,9 @@ export interface Row {
   readonly guardedDuplicates: number;
   readonly denied: number;
   readonly inDoubt: number;
+  /** The trouble that the guarded run had: connections cut, and processes killed. */
+  readonly cuts: number;
+  readonly kills: number;
   /** True if more was charged, or held, than the cap allows. */
   readonly isOverCap: boolean;
   /** What is wrong, in words; empty if the promise held. */
@@ -52,6 +55,8 @@ export function judge(
     guardedDuplicates,
     denied: denied.length,
     inDoubt: guarded.open.size,
+    cuts: guarded.drops,
+    kills: guarded.kills,
     isOverCap,
     faults,
   };
@@ -97,6 +102,7 @@ function proofFaults(
   return [
     ...(unguardedDuplicates === 0 ? ["the unguarded run charged nobody twice, so the failure did not happen"] : []),
     ...(guarded.drops === 0 ? ["no connection was cut"] : []),
+    ...(scenario.retrying !== "none" && guarded.retries === 0 ? ["the retrying code never ran anything again"] : []),
     ...(guarded.kills < scenario.processes + 1 ? ["no process was killed and started again"] : []),
     ...(scenario.capPercent < 100 && denied === 0 ? ["the small cap denied nobody"] : []),
   ];

@@ -45,7 +45,7 @@ export async function startWorld(): Promise<{ readonly ready: Promise<World>; cl
 async function start(folder: string, closers: (() => Promise<unknown>)[], close: () => Promise<void>): Promise<World> {
   const postgres = await startEmbeddedPostgres({ dataFolder: join(folder, "data") });
   closers.push(() => postgres.close());
-  const processes = createChildProcesses();
+  const processes = createChildProcesses(join(folder, "compiled"));
   closers.push(() => processes.stopAll());
   const movementsFile = join(folder, "movements.jsonl");
   const [{ serverUrl, operatorToken }, simulatorPort, mockPort] = await Promise.all([
