@@ -12,9 +12,9 @@ const usage = `usage: npm run demo -- [--quick] [--plant-random-keys]
   --plant-random-keys   break the guard on purpose, by another key on every request to Stripe; must exit with 1`;
 
 const legend = `extra: charges beyond one per customer.
-in doubt: the process was killed before it knew whether Stripe had charged, and 25 hours later the same
-key could charge again. Such a customer is not charged, and keeps its part of the cap until that is
-settled. In two steps there is none: the bound PaymentIntent can be continued at any age.
+in doubt: the process was killed before it knew whether Stripe had charged, and 25 hours later the
+same key could charge again. Such a customer is not charged, and keeps its part of the cap until
+that is settled. In two steps there is none: the bound PaymentIntent can be continued at any age.
 `;
 
 const print = (text: string): void => void process.stdout.write(`${text}\n`);
@@ -32,15 +32,16 @@ Three ways in which billing code charges twice:
 
 Each is first run unguarded: the plain Stripe client with a random key per call. Then guarded by the
 Holdfast SDK, in two steps (paymentIntents.create with confirm) and in one call (charges.create).
-The guarded runs get more trouble: connections are cut after Stripe has accepted the charge; a process
-is killed (SIGKILL) between charge and commit and started again; then everything is killed; and the
-whole run is repeated 25 hours later, when Stripe has forgotten its keys. For that the clocks of the
-database and of the simulator are moved together. Some caps are too small for all: the last are denied.
+The guarded runs get more trouble: connections are cut after Stripe has accepted the charge; a
+process is killed (SIGKILL) between charge and commit and started again; then everything is killed;
+and the whole run is repeated 25 hours later, when Stripe has forgotten its keys. For that the
+clocks of the database and of the simulator are moved together. Some caps are too small for all
+customers: the last ones are denied.
 
 A line per scenario follows: connections cut and processes killed in its guarded run, and charges
 beyond one per customer, unguarded and guarded. Then the same as a table.
 
-Demo settings: a hold lasts ${holdMs / 1000} s (default 10 min); the SDK gives Stripe ${deadlines} ms (default 30 s).
+Demo settings: a hold lasts ${holdMs / 1000} s (default 10 min); Stripe has ${deadlines} ms (default 30 s).
 `;
 }
 
