@@ -136,7 +136,9 @@ test("no lock file records where a package was downloaded from", () => {
 });
 
 test("every test and file that ARCHITECTURE.md names exists", () => {
-  const named = [...textOf("ARCHITECTURE.md").matchAll(/`((?:test|server|sdk|tools)\/[\w./-]+)`/g)].map(([, path = ""]) => path);
+  const named = [...textOf("ARCHITECTURE.md").matchAll(/`((?:test|server|sdk|tools)\/[\w./-]+)`/g)].map(
+    ([, path = ""]) => path,
+  );
   expect(named.length).toBeGreaterThan(20);
   expect(named.filter((path) => !files.some((file) => file === path || file.startsWith(path)))).toEqual([]);
 });

@@ -1,17 +1,9 @@
 import { randomBytes } from "node:crypto";
-import { mkdtemp, rm } from "node:fs/promises";
 import { connect } from "node:net";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import pg from "pg";
 import { inject } from "vitest";
-import {
-  type EmbeddedConnection,
-  type EmbeddedPostgres,
-  type EmbeddedPostgresOptions,
-  startEmbeddedPostgres,
-} from "../../server/store/embedded-postgres.ts";
+import type { EmbeddedConnection } from "../../server/store/embedded-postgres.ts";
 import { createPool, type PoolOptions } from "../../server/store/postgres.ts";
 import { templateDatabase } from "./global-setup.ts";
 
@@ -62,33 +54,4 @@ export async function createTestDatabase(options: TestDatabaseOptions = {}): Pro
       await administer(cluster, `drop database ${database} with (force)`);
     },
   };
-}
-
-export interface TestPostgres extends EmbeddedPostgres {
-  readonly dataFolder: string;
-}
-
-/** A durable cluster of its own, in a new temporary folder that `close` removes. */
-export async function startTestPostgres(
-  options: Omit<EmbeddedPostgresOptions, "dataFolder"> = {},
-): Promise<TestPostgres> {
-  const folder = await mkdtemp(join(tmpdir(), "holdfast-pg-"));
-  const dataFolder = join(folder, "data");
-  try {
-    const postgres = await startEmbeddedPostgres({ ...options, dataFolder });
-    return {
-      dataFolder,
-      connection: postgres.connection,
-      get pid() {
-        return postgres.pid;
-      },
-      close: async () => {
-        await postgres.close();
-        await rm(folder, { recursive: true, force: true });
-      },
-    };
-  } catch (error) {
-    await rm(folder, { recursive: true, force: true });
-    throw error;
-  }
 }

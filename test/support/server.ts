@@ -8,7 +8,6 @@ import {
   type VaultKeySchema,
 } from "@holdfast/api/holdfast/v1/admin_service_pb";
 import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
-import pino from "pino";
 import { type App, startApp } from "../../server/app.ts";
 import { type Config, readConfig } from "../../server/config.ts";
 import { createToken, tokenHash } from "../../server/rpc/auth.ts";
@@ -61,7 +60,6 @@ export async function startTestServer(options: TestServerOptions = {}): Promise<
       const app = await startApp(config, {
         connection: database.connection,
         fsyncOff: "allowed",
-        log: pino({ level: "silent" }),
       });
       closers.push(() => app.close());
       apps.push(app);
@@ -78,6 +76,7 @@ export async function startTestServer(options: TestServerOptions = {}): Promise<
 }
 
 const testSettings = {
+  logLevel: "silent",
   port: 0,
   logLevel: "silent",
   // Tests sweep when they mean to.
