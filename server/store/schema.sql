@@ -184,6 +184,15 @@ create table holdfast.operator_tokens (
   constraint operator_tokens_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
 );
 
+create table holdfast.policy_gates (
+  workspace_id text not null,
+  waiting integer not null,
+  closed_until_time timestamp with time zone not null,
+  constraint policy_gates_pkey PRIMARY KEY (workspace_id),
+  constraint policy_gates_waiting_check CHECK ((waiting >= 0)),
+  constraint policy_gates_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
+);
+
 create table holdfast.vault_keys (
   workspace_id text not null,
   vault_key_id text not null,

@@ -76,7 +76,6 @@ export async function startTestServer(options: TestServerOptions = {}): Promise<
 }
 
 const testSettings = {
-  logLevel: "silent",
   port: 0,
   logLevel: "silent",
   // Tests sweep when they mean to.
