@@ -37,7 +37,8 @@ export interface AuthOptions {
 const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 const secretLength = 43; // 43 characters of 62 are 256.03 bits.
 const idPattern = /^[a-z0-9]{1,32}$/;
-const tokenPattern = /^(vk|op)_([a-z0-9]{1,32})_([a-z0-9]{1,32})_[A-Za-z0-9]{43}$/;
+// Our own secrets have 43 characters; an operator's token from the configuration may have 32 to 128.
+const tokenPattern = /^(vk|op)_([a-z0-9]{1,32})_([a-z0-9]{1,32})_[A-Za-z0-9]{32,128}$/;
 const bearerPattern = /^bearer +(\S+)$/i;
 
 const cacheMs = 10_000;
