@@ -1,9 +1,7 @@
 import { randomBytes } from "node:crypto";
-import type { DescMethod, MessageInitShape } from "@bufbuild/protobuf";
+import type { MessageInitShape } from "@bufbuild/protobuf";
 import { type Client, Code, ConnectError, createClient } from "@connectrpc/connect";
 import { BadRequestSchema, ErrorInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
-import { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
-import { Role } from "@holdfast/api/holdfast/v1/roles_pb";
 import {
   AuthorizationState,
   DenialRule,
@@ -18,7 +16,6 @@ import {
   SpendControlService,
 } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { rolesOf } from "../../server/rpc/auth.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 
 /** The fields of a request, not the message itself. */
@@ -75,41 +72,6 @@ async function refusal(call: Promise<unknown>) {
   const fields = error.findDetails(BadRequestSchema).flatMap((one) => one.fieldViolations.map(({ field }) => field));
   return { code: error.code, reason: info?.reason, metadata: info?.metadata, fields, error };
 }
-
-describe("roles", () => {
-  const methods = [...SpendControlService.methods, ...AdminService.methods];
-
-  test("are named by every RPC, and by none is it open", () => {
-    for (const method of methods) {
-      expect(rolesOf(method).length, method.name).toBeGreaterThan(0);
-      expect(rolesOf(method), method.name).not.toContain(Role.UNSPECIFIED);
-    }
-  });
-
-  const callers = [
-    ["a vault key", () => token, Role.VAULT_KEY],
-    ["an operator", () => server.operatorToken, Role.OPERATOR],
-    ["nobody", () => undefined, undefined],
-  ] as const;
-  const matrix = methods.flatMap((method) => callers.map((caller) => [method, ...caller] as const));
-
-  test.each(matrix)("$0.name by %s", async (method: DescMethod, _caller, tokenOf, role) => {
-    const transport = server.transport(tokenOf());
-    const allowed = role !== undefined && rolesOf(method).includes(role);
-    const call = transport.unary(method as never, undefined, 5000, undefined, {});
-    const { code, reason } = await call.then(
-      () => ({ code: undefined, reason: undefined }),
-      async () => await refusal(call),
-    );
-    if (allowed) {
-      expect([Code.Unauthenticated, Code.PermissionDenied, Code.Unimplemented, Code.Internal]).not.toContain(code);
-    } else if (role === undefined) {
-      expect([code, reason]).toEqual([Code.Unauthenticated, "INVALID_TOKEN"]);
-    } else {
-      expect([code, reason]).toEqual([Code.PermissionDenied, "ROLE_NOT_ALLOWED"]);
-    }
-  });
-});
 
 describe("the life of a spend", () => {
   test("authorized, bound, committed, and read by name and by reference", async () => {
