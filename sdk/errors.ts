@@ -45,13 +45,17 @@ export interface DenialFigures {
   readonly windowEndTime?: Date | undefined;
 }
 
-/** A rule says no. Nothing was sent to the vendor and nothing is held. */
+/** A rule says no. This call sent nothing to the vendor; a key's rules are judged before an earlier charge is looked up. */
 export class SpendDeniedError extends HoldfastError {
   readonly code = "holdfast_spend_denied";
   readonly denial: DenialFigures;
 
   constructor(denial: DenialFigures, context: ErrorContext) {
-    super(`Denied ${named(context.spend)} (${denial.rule}): ${denial.explanation} Nothing was charged.`, context);
+    super(
+      `Denied ${named(context.spend)} (${denial.rule}): ${denial.explanation} ` +
+        "This call charged nothing; whether an earlier one did is not said here.",
+      context,
+    );
     this.denial = denial;
   }
 }

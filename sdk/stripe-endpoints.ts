@@ -55,7 +55,7 @@ export function findStripeEndpoint(method: string, path: string): StripeEndpoint
 }
 
 const REMEDIES: Readonly<Record<Exclude<StripeEffect, "none">, string>> = {
-  charge: "Charge with paymentIntents.create({ confirm: true, … }) or charges.create, or use the Holdfast proxy.",
+  charge: "Charge with paymentIntents.create({ confirm: true, … }) or charges.create.",
   payout: "Use holdfast.spend(identity, …) with a client that is not guarded, and commit what the payout moved.",
   refund: "Refunds are not guarded yet: use holdfast.spend(identity, …) with a client that is not guarded.",
   credit: "Credits are not guarded yet: use holdfast.spend(identity, …) with a client that is not guarded.",

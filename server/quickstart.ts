@@ -138,7 +138,7 @@ Charge through it from TypeScript: save as charge.ts in this folder and run
   const intent = await stripe.paymentIntents.create(
     { amount: 4900, currency: "usd", payment_method: "pm_card_visa", confirm: true,
       automatic_payment_methods: { enabled: true, allow_redirects: "never" } },
-    { spend: { customerId: "cust_123", billingPeriod: "2026-11", purpose: "subscription" } });
+    { spend: { customerId: "cust_456", billingPeriod: "2026-11", purpose: "subscription" } });
   console.log(intent.id, intent.status); // run it again: the same intent, no second charge
   await holdfast.close();
 
