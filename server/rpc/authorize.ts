@@ -45,8 +45,10 @@ export function authorizeCommand(
     vendorAccount: request.vendorAccount,
     endpoint: request.endpoint,
     settlement,
-    resendSafeForMs: request.resendSafeFor === undefined ? undefined : millisecondsFrom(request.resendSafeFor),
-    holdForMs: request.holdDuration === undefined ? holdForMsDefault : millisecondsFrom(request.holdDuration),
+    resendSafeForMs:
+      request.resendSafeFor === undefined ? undefined : millisecondsFrom(request.resendSafeFor, "resend_safe_for"),
+    holdForMs:
+      request.holdDuration === undefined ? holdForMsDefault : millisecondsFrom(request.holdDuration, "hold_duration"),
     attemptId: request.attemptId,
     bodyFingerprint: request.bodyFingerprint,
     retryAfterGeneration: request.retryAfterGeneration,

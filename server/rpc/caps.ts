@@ -49,6 +49,9 @@ export function capMethods(database: Database, changePolicy: ChangePolicy): CapM
       if (cap.window === "DAY" && counter.window !== "" && !isDay(counter.window)) {
         throw invalidField("window", 'must be a day, for example "2026-11-30".');
       }
+      if (cap.window === "LIFETIME" && counter.window !== "") {
+        throw invalidField("window", "must be empty: a LIFETIME cap has one counter for ever.");
+      }
       const usage = unknown ? undefined : await store.getCapUsage(database, workspace, cap.capId, counter);
       return { cap: capMessage(cap), ...(usage === undefined ? {} : { usage: usageMessage(cap, usage) }) };
     },
@@ -155,7 +158,10 @@ function etagOf(cap: Cap): string {
 
 function isDay(label: string): boolean {
   const time = Date.parse(`${label}T00:00:00Z`);
-  return /^\d{4}-\d{2}-\d{2}$/.test(label) && !Number.isNaN(time) && new Date(time).toISOString().startsWith(label);
+  // Postgres has no year 0.
+  return (
+    /^(?!0000)\d{4}-\d{2}-\d{2}$/.test(label) && !Number.isNaN(time) && new Date(time).toISOString().startsWith(label)
+  );
 }
 
 function scopeMessage(scope: CapScope) {

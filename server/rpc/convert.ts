@@ -94,14 +94,26 @@ export function timestampMessage(micros: bigint): Timestamp {
   return create(TimestampSchema, { seconds, nanos: Number(micros - seconds * 1_000_000n) * 1000 });
 }
 
-/** A Timestamp in microseconds since 1970; digits below are cut. */
-export function microsFrom(timestamp: Timestamp): bigint {
-  return timestamp.seconds * 1_000_000n + BigInt(Math.trunc(timestamp.nanos / 1000));
+// The years 1 to 9999. JSON cannot say another instant; the binary format can.
+const timestampSeconds = { min: -62_135_596_800n, max: 253_402_300_799n } as const;
+
+/** A Timestamp in microseconds since 1970; digits below are cut. Throws INVALID_FIELD for one that is malformed. */
+export function microsFrom(timestamp: Timestamp, field: string): bigint {
+  const { seconds, nanos } = timestamp;
+  if (seconds < timestampSeconds.min || seconds > timestampSeconds.max || nanos < 0 || nanos > 999_999_999) {
+    throw invalidField(field, "must be an instant of the years 1 to 9999.");
+  }
+  return seconds * 1_000_000n + BigInt(Math.trunc(nanos / 1000));
 }
 
-/** A Duration in whole milliseconds, rounded up so that nothing positive becomes nothing. */
-export function millisecondsFrom(duration: Duration): number {
-  return Number(duration.seconds) * 1000 + Math.ceil(duration.nanos / 1_000_000);
+/**
+ * A positive Duration in whole milliseconds, rounded up so that nothing positive becomes nothing. Throws INVALID_FIELD
+ * for nanoseconds that are no fraction of a second: the limits of the contract compare the seconds first.
+ */
+export function millisecondsFrom(duration: Duration, field: string): number {
+  const { seconds, nanos } = duration;
+  if (nanos < 0 || nanos > 999_999_999) throw invalidField(field, "must have nanoseconds from 0 to 999,999,999.");
+  return Number(seconds) * 1000 + Math.ceil(nanos / 1_000_000);
 }
 
 export function authorizationMessage(authorization: domain.Authorization): AuthorizationMessage {

@@ -31,7 +31,7 @@ export function leaseMethods(database: Database): LeaseMethods {
   return {
     async acquireBillingLease(request, context) {
       const principal = principalOf(context.values);
-      const ttlMs = request.ttl === undefined ? 0 : millisecondsFrom(request.ttl);
+      const ttlMs = request.ttl === undefined ? 0 : millisecondsFrom(request.ttl, "ttl");
       const command = { ...leaseCommand(principal, request), ttlMs };
       const { answer, lease, remainingMs } = await store.acquireBillingLease(database, principal.workspace, command);
       return {
@@ -42,7 +42,7 @@ export function leaseMethods(database: Database): LeaseMethods {
     },
     async renewBillingLease(request, context) {
       const principal = principalOf(context.values);
-      const ttlMs = request.ttl === undefined ? 0 : millisecondsFrom(request.ttl);
+      const ttlMs = request.ttl === undefined ? 0 : millisecondsFrom(request.ttl, "ttl");
       const command = { ...leaseCommand(principal, request), fencingToken: request.fencingToken, ttlMs };
       const result = await store.renewBillingLease(database, principal.workspace, command);
       return {

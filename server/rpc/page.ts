@@ -17,9 +17,7 @@ export function decodePageToken(token: string, length: number): readonly string[
   if (token === "") return undefined;
   try {
     const parts: unknown = JSON.parse(Buffer.from(token, "base64url").toString("utf8"));
-    if (Array.isArray(parts) && parts.length === length && parts.every((part) => typeof part === "string")) {
-      return parts;
-    }
+    if (Array.isArray(parts) && parts.length === length && parts.every(isPart)) return parts;
   } catch {
     // Falls through to the refusal: what was wrong inside the token is of no use to the caller.
   }
@@ -35,4 +33,9 @@ export function cutPage<Row>(
   const last = rows[size - 1];
   if (rows.length <= size || last === undefined) return { rows, nextPageToken: "" };
   return { rows: rows.slice(0, size), nextPageToken: encodePageToken(keyOf(last)) };
+}
+
+/** Ids and numbers only: a text with a NUL, for example, would be an error of the database. */
+function isPart(part: unknown): part is string {
+  return typeof part === "string" && /^[ -~]*$/.test(part);
 }

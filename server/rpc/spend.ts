@@ -102,7 +102,8 @@ export function spendMethods(dependencies: SpendDependencies): SpendMethods {
         ...attemptOf(principal, request),
         vendorReference: request.vendorReference,
         vendorState: request.vendorState,
-        followForMs: request.followFor === undefined ? followForMsDefault : millisecondsFrom(request.followFor),
+        followForMs:
+          request.followFor === undefined ? followForMsDefault : millisecondsFrom(request.followFor, "follow_for"),
       });
       return { authorization: authorizationMessage(requireSettled(result)) };
     },

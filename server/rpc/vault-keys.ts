@@ -84,7 +84,7 @@ function newVaultKey(vaultKeyId: string, message: VaultKeyMessage | undefined): 
     customers: pinned(message.customers),
     maxPerSpend:
       message.maxPerSpend === undefined ? undefined : moneyFrom(message.maxPerSpend, "vault_key.max_per_spend", true),
-    expireTime: message.expireTime === undefined ? undefined : microsFrom(message.expireTime),
+    expireTime: message.expireTime === undefined ? undefined : microsFrom(message.expireTime, "vault_key.expire_time"),
   };
 }
 

@@ -234,6 +234,8 @@ begin
       when p_evidence = 'OPERATOR' then p_actor_kind = 'operator' and p_reason <> ''
       when p_evidence = 'TOMBSTONE' then a.bind_time is not null and a.vendor_reference = p_vendor_reference
       when a.bind_time is not null then false
+      -- What was sent, and what the vendor answered to it, only the holding attempt knows.
+      when p_actor_kind <> 'vault_key' then false
       when p_evidence = 'NEVER_SENT' then not a.told_may_have_been_sent
       -- A definite refusal of the first send; on a replay only what speaks about the first send. Timeouts (408),
       -- conflicts (409), dependencies (424) and 5xx say nothing.
