@@ -4,7 +4,7 @@ import { toDecimalMoney } from "./convert.ts";
 import { NotChargedError, SpendInDoubtError, SpendInProgressError } from "./errors.ts";
 import { checkMoney, type DecimalMoney } from "./money.ts";
 import type { Runtime } from "./runtime.ts";
-import type { Settlements } from "./settlement.ts";
+import type { NoCharge, Settlements } from "./settlement.ts";
 import type { Decision, Grant, SpendRequest } from "./spend.ts";
 
 /** What is to be spent, at any vendor. */
@@ -26,7 +26,10 @@ export interface VendorGrant {
   readonly idempotencyKey: string;
   readonly authorization: string;
   readonly generation: number;
-  /** Throws if the hold or the billing lease has run out meanwhile. Call it right before sending. */
+  /**
+   * Throws if the hold or the billing lease has run out meanwhile. Call it once, right before sending: thrown by the
+   * first call it proves that nothing was sent, thrown by a later one it proves nothing.
+   */
   assertHeld(): void;
 }
 
@@ -96,8 +99,9 @@ async function runCallback(
   money: DecimalMoney,
   callback: (grant: VendorGrant) => Promise<VendorReceipt>,
 ): Promise<SpendResult> {
-  const { settlements, runtime } = settings;
+  const { settlements } = settings;
   const { spend, authorization } = grant;
+  const check = createHeldCheck(settings.runtime, grant);
   let receipt: VendorReceipt;
   let charged: DecimalMoney;
   try {
@@ -105,24 +109,14 @@ async function runCallback(
       idempotencyKey: grant.idempotencyKey,
       authorization,
       generation: grant.generation,
-      assertHeld() {
-        grant.lease?.assertHeld();
-        if (runtime.clock.now() >= grant.holdUntil) {
-          throw new NotChargedError({ message: "Not sent: the hold ran out before the call.", spend, authorization });
-        }
-      },
+      assertHeld: check.assertHeld,
     });
     charged = { currency: money.currency, amount: receipt.amount ?? money.amount };
     checkMoney(charged);
   } catch (error) {
-    if (error instanceof NotChargedError) {
-      const { vendorStatus } = error;
-      await settlements.void(
-        grant,
-        vendorStatus === undefined
-          ? { evidence: "never_sent" }
-          : { evidence: "vendor_refused", status: vendorStatus, replayed: false },
-      );
+    const proof = check.provesNothingSent(error) ? { evidence: "never_sent" as const } : noChargeOf(error);
+    if (proof !== undefined) {
+      await settlements.void(grant, proof);
       throw error;
     }
     const reason = `the callback failed (${error instanceof Error ? error.name : typeof error})`;
@@ -132,4 +126,38 @@ async function runCallback(
   const { vendorReference } = receipt;
   await settlements.commit(authorization, { money: charged, vendorReference, attemptId: grant.attemptId });
   return { authorization, vendorReference, money: charged, alreadyCommitted: false };
+}
+
+function noChargeOf(error: unknown): NoCharge | undefined {
+  if (!(error instanceof NotChargedError)) return undefined;
+  const { vendorStatus } = error;
+  return vendorStatus === undefined
+    ? { evidence: "never_sent" }
+    : { evidence: "vendor_refused", status: vendorStatus, replayed: false };
+}
+
+/** Whether the grant may still be used, and whether an error of that question came before anything was sent. */
+function createHeldCheck(runtime: Runtime, grant: Grant) {
+  let passed = false;
+  let firstError: unknown;
+  return {
+    assertHeld(this: void): void {
+      try {
+        grant.lease?.assertHeld();
+        if (runtime.clock.now() >= grant.holdUntil) throw holdRanOut(grant, passed);
+        passed = true;
+      } catch (error) {
+        // Once the check has passed, the callback may have sent.
+        if (!passed) firstError ??= error;
+        throw error;
+      }
+    },
+    provesNothingSent: (error: unknown): boolean => firstError !== undefined && error === firstError,
+  };
+}
+
+function holdRanOut({ spend, authorization }: Grant, mayHaveSent: boolean): Error {
+  return mayHaveSent
+    ? new SpendInDoubtError("the hold ran out while the callback was at it", { spend, authorization })
+    : new NotChargedError({ message: "Not sent: the hold ran out before the call.", spend, authorization });
 }
