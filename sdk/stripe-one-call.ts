@@ -1,10 +1,9 @@
-import { Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
+import { type Authorization, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
 import { SpendInDoubtError, SpendInProgressError, VendorUnreachableError } from "./errors.ts";
 import { fromStripeAmount } from "./money.ts";
 import type { Grant } from "./spend.ts";
 import {
   authorizationMetadata,
-  bind,
   type GuardedCall,
   readCommitted,
   readObject,
@@ -30,22 +29,15 @@ export async function payByCharge(call: GuardedCall): Promise<StripeAnswer> {
     case "already_committed":
       return readCommitted(call, decision.authorization.vendorReference, decision.authorization.name);
     case "unfinished":
-      return followPending(call, decision.authorization.name, decision.authorization.vendorReference);
+      throw unfinished(call, decision.authorization);
     case "granted":
       return sendCharge(call, decision.grant);
   }
 }
 
-async function followPending(call: GuardedCall, authorization: string, reference: string): Promise<StripeAnswer> {
-  const deadline = call.runtime.clock.now() + call.vendorDeadlineMs;
-  const path = `${CHARGE_PATH}/${encodeURIComponent(reference)}`;
-  const answer = await readObject(call, path, "GET /v1/charges/:id", deadline);
-  const vendorState = stringField(answer?.body, "status");
-  if (answer === undefined || vendorState !== "succeeded") {
-    throw new SpendInProgressError({ spend: call.spend, authorization, vendorReference: reference, vendorState });
-  }
-  await commitCharge(call, authorization, answer);
-  return answer;
+// One call binds nothing, so no server has this answer for it; whatever it means, nothing may be sent.
+function unfinished(call: GuardedCall, { name, vendorReference, vendorState }: Authorization): SpendInProgressError {
+  return new SpendInProgressError({ spend: call.spend, authorization: name, vendorReference, vendorState });
 }
 
 async function commitCharge(call: GuardedCall, authorization: string, answer: StripeAnswer, attemptId?: string) {
@@ -107,12 +99,25 @@ async function charged(call: GuardedCall, grant: Grant, answer: StripeAnswer): P
       await commitCharge(call, grant.authorization, answer, grant.attemptId);
       return answer;
     case "pending":
-      // Known, not doubtful: the vendor has it. A failure to say so must not hide the vendor's answer.
-      await bind(call, grant, id, status).catch(() => undefined);
-      return answer;
+      return pending(call, grant, answer, id);
     default:
       return doubt(call, grant, `Stripe's charge ${id} is in the state ${status}`);
   }
+}
+
+/**
+ * A debit takes days, and the saved answer to its creation never changes, so the object itself is looked at. As long
+ * as it is open the spend is in doubt, and a later call comes here again.
+ */
+async function pending(call: GuardedCall, grant: Grant, answer: StripeAnswer, id: string): Promise<StripeAnswer> {
+  const deadline = call.runtime.clock.now() + call.vendorDeadlineMs;
+  const now = await readObject(call, `${CHARGE_PATH}/${encodeURIComponent(id)}`, "GET /v1/charges/:id", deadline);
+  if (now !== undefined && stringField(now.body, "id") === id && stringField(now.body, "status") === "succeeded") {
+    await commitCharge(call, grant.authorization, now, grant.attemptId);
+    return now;
+  }
+  await call.settlements.reportUnknown(grant, `the charge ${id} is not at its end at Stripe`);
+  return now?.status === 200 ? now : answer;
 }
 
 async function doubt(call: GuardedCall, grant: Grant, reason: string, cause?: unknown): Promise<never> {

@@ -135,7 +135,12 @@ async function createAndBind(flow: Flow): Promise<Next> {
   }
   const refused = refusalStatus(exchange);
   if (refused !== undefined && answer !== undefined && refused.status < 500 && refused.status >= 400) {
-    await call.settlements.void(grant, { evidence: "vendor_refused", ...refused });
+    // A full queue or a wrong API key says nothing about this spend: a later call goes on with the same generation.
+    if ([401, 403, 429].includes(refused.status)) {
+      await call.settlements.reportUnknown(grant, `Stripe did not take the request (${refused.status})`);
+    } else {
+      await call.settlements.void(grant, { evidence: "vendor_refused", ...refused });
+    }
     return { kind: "answer", answer };
   }
   if (result.outcome === "not_charged") await call.settlements.void(grant, { evidence: "never_sent" });

@@ -142,6 +142,7 @@ export function createFakeControlPlane(): FakeControlPlane {
             ) {
               throw precondition("STATE_NOT_ALLOWED");
             }
+            if (authorization.settlement !== Settlement.TWO_STEP) throw precondition("STATE_NOT_ALLOWED");
             if (authorization.vendorReference !== "" && authorization.vendorReference !== request.vendorReference) {
               throw precondition("ALREADY_BOUND", { vendor_reference: authorization.vendorReference });
             }
