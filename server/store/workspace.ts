@@ -58,7 +58,7 @@ export async function ensureWorkspace(database: Database, workspace: string): Pr
   await run(database, createStatement, [workspace]);
 }
 
-/** Sets the one secret of an operator; the token before is dead at once. */
+/** Sets the one secret of an operator. A server that knew the token before may accept it for 10 s more. */
 export async function setOperatorToken(
   database: Database,
   workspace: string,

@@ -88,7 +88,7 @@ export const ErrorReason = {
   ATTEMPT_SUPERSEDED: 9,
 
   /**
-   * FAILED_PRECONDITION. `retry_after_generation` names a generation that is not the last one.
+   * FAILED_PRECONDITION. `retry_after_generation` is set, but the spend has no generation at all.
    *
    * @generated from enum value: ERROR_REASON_GENERATION_NOT_FOUND = 10;
    */

@@ -484,7 +484,7 @@ export const VoidEvidence = {
   UNSPECIFIED: 0,
 
   /**
-   * The holding attempt sent nothing. Only if it was told `may_have_been_sent: false`.
+   * The holding attempt sent nothing. Only from that attempt, and if it was told `may_have_been_sent: false`.
    *
    * @generated from enum value: VOID_EVIDENCE_NEVER_SENT = 1;
    */
@@ -499,7 +499,7 @@ export const VoidEvidence = {
   VENDOR_REFUSED: 2,
 
   /**
-   * The bound vendor object was seen cancelled. The only evidence for a bound authorization.
+   * The bound vendor object was seen cancelled. For a bound authorization nothing else counts, but an operator.
    *
    * @generated from enum value: VOID_EVIDENCE_TOMBSTONE = 3;
    */
