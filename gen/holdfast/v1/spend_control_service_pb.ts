@@ -10,7 +10,7 @@ import { file_google_protobuf_duration, file_google_protobuf_timestamp } from "@
 import type { Money } from "./money_pb.ts";
 import { file_holdfast_v1_money } from "./money_pb.ts";
 import { file_holdfast_v1_roles } from "./roles_pb.ts";
-import type { Authorization, Denial, Disposition, LeaseFence, RequestError, Settlement, Spend, VoidEvidence } from "./spend_pb.ts";
+import type { Authorization, Denial, Direction, Disposition, LeaseFence, RequestError, Settlement, Spend, VoidEvidence } from "./spend_pb.ts";
 import { file_holdfast_v1_spend } from "./spend_pb.ts";
 import type { Message, UnknownEnum } from "@bufbuild/protobuf";
 
@@ -18,7 +18,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file holdfast/v1/spend_control_service.proto.
  */
 export const file_holdfast_v1_spend_control_service: GenFile = /*@__PURE__*/
-  fileDesc("Cidob2xkZmFzdC92MS9zcGVuZF9jb250cm9sX3NlcnZpY2UucHJvdG8SC2hvbGRmYXN0LnYxIvoEChVBdXRob3JpemVTcGVuZFJlcXVlc3QSKQoFc3BlbmQYASABKAsyEi5ob2xkZmFzdC52MS5TcGVuZEIGukgDyAEBEi0KBnZlbmRvchgCIAEoCUIdukgachgyFl5bYS16XVthLXowLTlfXXswLDMxfSQSTgoIZW5kcG9pbnQYAyABKAlCPLpIOXI3GIACMjJeKEdFVHxQT1NUfFBVVHxQQVRDSHxERUxFVEUpICgvW0EtWmEtejAtOV8uOi1dKykrJBIpCgphdHRlbXB0X2lkGAQgASgJQhW6SBJyEDIOXlswLTlhLWZdezMyfSQSNQoKc2V0dGxlbWVudBgFIAEoDjIXLmhvbGRmYXN0LnYxLlNldHRsZW1lbnRCCLpIBYIBAhABEkIKD3Jlc2VuZF9zYWZlX2ZvchgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIOukgLqgEIIgQI8IYFKgASQgoNaG9sZF9kdXJhdGlvbhgHIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIQukgNqgEKIgQIgKMFMgIIBRIrChZyZXRyeV9hZnRlcl9nZW5lcmF0aW9uGAggASgFQgu6SAgaBhjAhD0oABIsCgtsZWFzZV9mZW5jZRgJIAEoCzIXLmhvbGRmYXN0LnYxLkxlYXNlRmVuY2USLQoOdmVuZG9yX2FjY291bnQYCiABKAlCFbpIEnIQMg5eWyEtfl17MCwxMjh9JBIyChBib2R5X2ZpbmdlcnByaW50GAsgASgJQhi6SBVyEzIRXihbMC05YS1mXXs2NH0pPyQSDwoHZHJ5X3J1bhgMIAEoCCKgAgoWQXV0aG9yaXplU3BlbmRSZXNwb25zZRItCgtkaXNwb3NpdGlvbhgBIAEoDjIYLmhvbGRmYXN0LnYxLkRpc3Bvc2l0aW9uEjEKDWF1dGhvcml6YXRpb24YAiABKAsyGi5ob2xkZmFzdC52MS5BdXRob3JpemF0aW9uEhoKEm1heV9oYXZlX2JlZW5fc2VudBgDIAEoCBIuCgtyZXRyeV9hZnRlchgEIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIjCgZkZW5pYWwYBSABKAsyEy5ob2xkZmFzdC52MS5EZW5pYWwSGAoQZGlmZmVyaW5nX2ZpZWxkcxgGIAMoCRIZChFmYWlsZWRfZ2VuZXJhdGlvbhgHIAEoBSJkChpCYXRjaEF1dGhvcml6ZVNwZW5kUmVxdWVzdBJGCghyZXF1ZXN0cxgBIAMoCzIiLmhvbGRmYXN0LnYxLkF1dGhvcml6ZVNwZW5kUmVxdWVzdEIQukgNkgEKCAEQ9AMiA9gBAyJRChtCYXRjaEF1dGhvcml6ZVNwZW5kUmVzcG9uc2USMgoHcmVzdWx0cxgBIAMoCzIhLmhvbGRmYXN0LnYxLkF1dGhvcml6ZVNwZW5kUmVzdWx0IoUBChRBdXRob3JpemVTcGVuZFJlc3VsdBI3CghyZXNwb25zZRgBIAEoCzIjLmhvbGRmYXN0LnYxLkF1dGhvcml6ZVNwZW5kUmVzcG9uc2VIABIqCgVlcnJvchgCIAEoCzIZLmhvbGRmYXN0LnYxLlJlcXVlc3RFcnJvckgAQggKBnJlc3VsdCLsAQoSQ29tbWl0U3BlbmRSZXF1ZXN0EksKDWF1dGhvcml6YXRpb24YASABKAlCNLpIMXIvMi1eYXV0aG9yaXphdGlvbnMvWzAtOWEtZl17MzJ9LVsxLTldWzAtOV17MCw2fSQSKgoGYW1vdW50GAIgASgLMhIuaG9sZGZhc3QudjEuTW9uZXlCBrpIA8gBARIvChB2ZW5kb3JfcmVmZXJlbmNlGAMgASgJQhW6SBJyEDIOXlshLX5dezEsMjU1fSQSLAoKYXR0ZW1wdF9pZBgEIAEoCUIYukgVchMyEV4oWzAtOWEtZl17MzJ9KT8kImAKE0NvbW1pdFNwZW5kUmVzcG9uc2USMQoNYXV0aG9yaXphdGlvbhgBIAEoCzIaLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb24SFgoOb3Zlcl9jb21taXR0ZWQYAiABKAgiXgoXQmF0Y2hDb21taXRTcGVuZFJlcXVlc3QSQwoIcmVxdWVzdHMYASADKAsyHy5ob2xkZmFzdC52MS5Db21taXRTcGVuZFJlcXVlc3RCELpIDZIBCggBEPQDIgPYAQMiSwoYQmF0Y2hDb21taXRTcGVuZFJlc3BvbnNlEi8KB3Jlc3VsdHMYASADKAsyHi5ob2xkZmFzdC52MS5Db21taXRTcGVuZFJlc3VsdCJ/ChFDb21taXRTcGVuZFJlc3VsdBI0CghyZXNwb25zZRgBIAEoCzIgLmhvbGRmYXN0LnYxLkNvbW1pdFNwZW5kUmVzcG9uc2VIABIqCgVlcnJvchgCIAEoCzIZLmhvbGRmYXN0LnYxLlJlcXVlc3RFcnJvckgAQggKBnJlc3VsdCLiAgoQVm9pZFNwZW5kUmVxdWVzdBJLCg1hdXRob3JpemF0aW9uGAEgASgJQjS6SDFyLzItXmF1dGhvcml6YXRpb25zL1swLTlhLWZdezMyfS1bMS05XVswLTldezAsNn0kEiwKCmF0dGVtcHRfaWQYAiABKAlCGLpIFXITMhFeKFswLTlhLWZdezMyfSk/JBI3CghldmlkZW5jZRgDIAEoDjIZLmhvbGRmYXN0LnYxLlZvaWRFdmlkZW5jZUIKukgHggEEEAEgABIhCg12ZW5kb3Jfc3RhdHVzGAQgASgFQgq6SAcaBRjXBCgAEhcKD3ZlbmRvcl9yZXBsYXllZBgFIAEoCBIvChB2ZW5kb3JfcmVmZXJlbmNlGAYgASgJQhW6SBJyEDIOXlshLX5dezAsMjU1fSQSLQoGcmVhc29uGAcgASgJQh26SBpyGBj0AzITXlteXHgwMC1ceDFmXHg3Zl0qJCJGChFWb2lkU3BlbmRSZXNwb25zZRIxCg1hdXRob3JpemF0aW9uGAEgASgLMhouaG9sZGZhc3QudjEuQXV0aG9yaXphdGlvbiK9AQoUUmVwb3J0VW5rbm93blJlcXVlc3QSSwoNYXV0aG9yaXphdGlvbhgBIAEoCUI0ukgxci8yLV5hdXRob3JpemF0aW9ucy9bMC05YS1mXXszMn0tWzEtOV1bMC05XXswLDZ9JBIpCgphdHRlbXB0X2lkGAIgASgJQhW6SBJyEDIOXlswLTlhLWZdezMyfSQSLQoGcmVhc29uGAMgASgJQh26SBpyGBj0AzITXlteXHgwMC1ceDFmXHg3Zl0qJCJKChVSZXBvcnRVbmtub3duUmVzcG9uc2USMQoNYXV0aG9yaXphdGlvbhgBIAEoCzIaLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb24isgIKGkJpbmRWZW5kb3JSZWZlcmVuY2VSZXF1ZXN0EksKDWF1dGhvcml6YXRpb24YASABKAlCNLpIMXIvMi1eYXV0aG9yaXphdGlvbnMvWzAtOWEtZl17MzJ9LVsxLTldWzAtOV17MCw2fSQSKQoKYXR0ZW1wdF9pZBgCIAEoCUIVukgSchAyDl5bMC05YS1mXXszMn0kEi8KEHZlbmRvcl9yZWZlcmVuY2UYAyABKAlCFbpIEnIQMg5eWyEtfl17MSwyNTV9JBIrCgx2ZW5kb3Jfc3RhdGUYBCABKAlCFbpIEnIQMg5eW2Etel9dezAsNjR9JBI+Cgpmb2xsb3dfZm9yGAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg+6SAyqAQkiBQiAmp4BKgAiUAobQmluZFZlbmRvclJlZmVyZW5jZVJlc3BvbnNlEjEKDWF1dGhvcml6YXRpb24YASABKAsyGi5ob2xkZmFzdC52MS5BdXRob3JpemF0aW9uIrABChdHZXRBdXRob3JpemF0aW9uUmVxdWVzdBJECgRuYW1lGAEgASgJQjS6SDFyLzItXmF1dGhvcml6YXRpb25zL1swLTlhLWZdezMyfS1bMS05XVswLTldezAsNn0kSAASPgoQdmVuZG9yX3JlZmVyZW5jZRgCIAEoCzIiLmhvbGRmYXN0LnYxLlZlbmRvclJlZmVyZW5jZUxvb2t1cEgAQg8KBmxvb2t1cBIFukgCCAEipgEKFVZlbmRvclJlZmVyZW5jZUxvb2t1cBItCgZ2ZW5kb3IYASABKAlCHbpIGnIYMhZeW2Etel1bYS16MC05X117MCwzMX0kEi0KDnZlbmRvcl9hY2NvdW50GAIgASgJQhW6SBJyEDIOXlshLX5dezAsMTI4fSQSLwoQdmVuZG9yX3JlZmVyZW5jZRgDIAEoCUIVukgSchAyDl5bIS1+XXsxLDI1NX0kIk0KGEdldEF1dGhvcml6YXRpb25SZXNwb25zZRIxCg1hdXRob3JpemF0aW9uGAEgASgLMhouaG9sZGZhc3QudjEuQXV0aG9yaXphdGlvbiKjAQoMQmlsbGluZ0xlYXNlEg0KBWxlYXNlGAEgASgJEhYKDmJpbGxpbmdfcGVyaW9kGAIgASgJEhEKCWhvbGRlcl9pZBgDIAEoCRIVCg1mZW5jaW5nX3Rva2VuGAQgASgDEi8KC2V4cGlyZV90aW1lGAUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIRCgljb21wbGV0ZWQYBiABKAgi3QEKGkFjcXVpcmVCaWxsaW5nTGVhc2VSZXF1ZXN0EicKBWxlYXNlGAEgASgJQhi6SBVyEzIRXlshLTk7LX5dezEsMTI4fSQSMAoOYmlsbGluZ19wZXJpb2QYAiABKAlCGLpIFXITMhFeWyEtOTstfl17MSwxMjh9JBIoCglob2xkZXJfaWQYAyABKAlCFbpIEnIQMg5eWyEtfl17MSwxMjh9JBI6CgN0dGwYBCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CErpID8gBAaoBCSIDCJAcMgIIASKnAQobQWNxdWlyZUJpbGxpbmdMZWFzZVJlc3BvbnNlEigKBmFuc3dlchgBIAEoDjIYLmhvbGRmYXN0LnYxLkxlYXNlQW5zd2VyEjAKDWJpbGxpbmdfbGVhc2UYAiABKAsyGS5ob2xkZmFzdC52MS5CaWxsaW5nTGVhc2USLAoJcmVtYWluaW5nGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIvsBChhSZW5ld0JpbGxpbmdMZWFzZVJlcXVlc3QSJwoFbGVhc2UYASABKAlCGLpIFXITMhFeWyEtOTstfl17MSwxMjh9JBIwCg5iaWxsaW5nX3BlcmlvZBgCIAEoCUIYukgVchMyEV5bIS05Oy1+XXsxLDEyOH0kEigKCWhvbGRlcl9pZBgDIAEoCUIVukgSchAyDl5bIS1+XXsxLDEyOH0kEh4KDWZlbmNpbmdfdG9rZW4YBCABKANCB7pIBCICIAASOgoDdHRsGAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhK6SA/IAQGqAQkiAwiQHDICCAEijAEKGVJlbmV3QmlsbGluZ0xlYXNlUmVzcG9uc2USDwoHcmVuZXdlZBgBIAEoCBIwCg1iaWxsaW5nX2xlYXNlGAIgASgLMhkuaG9sZGZhc3QudjEuQmlsbGluZ0xlYXNlEiwKCXJlbWFpbmluZxgDIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiL5AQoaUmVsZWFzZUJpbGxpbmdMZWFzZVJlcXVlc3QSJwoFbGVhc2UYASABKAlCGLpIFXITMhFeWyEtOTstfl17MSwxMjh9JBIwCg5iaWxsaW5nX3BlcmlvZBgCIAEoCUIYukgVchMyEV5bIS05Oy1+XXsxLDEyOH0kEigKCWhvbGRlcl9pZBgDIAEoCUIVukgSchAyDl5bIS1+XXsxLDEyOH0kEh4KDWZlbmNpbmdfdG9rZW4YBCABKANCB7pIBCICIAASNgoHb3V0Y29tZRgFIAEoDjIZLmhvbGRmYXN0LnYxLkxlYXNlT3V0Y29tZUIKukgHggEEEAEgACJhChtSZWxlYXNlQmlsbGluZ0xlYXNlUmVzcG9uc2USEAoIcmVsZWFzZWQYASABKAgSMAoNYmlsbGluZ19sZWFzZRgCIAEoCzIZLmhvbGRmYXN0LnYxLkJpbGxpbmdMZWFzZSqKAQoLTGVhc2VBbnN3ZXISHAoYTEVBU0VfQU5TV0VSX1VOU1BFQ0lGSUVEEAASGQoVTEVBU0VfQU5TV0VSX0FDUVVJUkVEEAESHgoaTEVBU0VfQU5TV0VSX0hFTERfQllfT1RIRVIQAhIiCh5MRUFTRV9BTlNXRVJfQUxSRUFEWV9DT01QTEVURUQQAypoCgxMZWFzZU91dGNvbWUSHQoZTEVBU0VfT1VUQ09NRV9VTlNQRUNJRklFRBAAEhsKF0xFQVNFX09VVENPTUVfQ09NUExFVEVEEAESHAoYTEVBU0VfT1VUQ09NRV9JTkNPTVBMRVRFEAIyhQkKE1NwZW5kQ29udHJvbFNlcnZpY2USYAoOQXV0aG9yaXplU3BlbmQSIi5ob2xkZmFzdC52MS5BdXRob3JpemVTcGVuZFJlcXVlc3QaIy5ob2xkZmFzdC52MS5BdXRob3JpemVTcGVuZFJlc3BvbnNlIgXi4BgBARJvChNCYXRjaEF1dGhvcml6ZVNwZW5kEicuaG9sZGZhc3QudjEuQmF0Y2hBdXRob3JpemVTcGVuZFJlcXVlc3QaKC5ob2xkZmFzdC52MS5CYXRjaEF1dGhvcml6ZVNwZW5kUmVzcG9uc2UiBeLgGAEBElgKC0NvbW1pdFNwZW5kEh8uaG9sZGZhc3QudjEuQ29tbWl0U3BlbmRSZXF1ZXN0GiAuaG9sZGZhc3QudjEuQ29tbWl0U3BlbmRSZXNwb25zZSIG4uAYAgECEmcKEEJhdGNoQ29tbWl0U3BlbmQSJC5ob2xkZmFzdC52MS5CYXRjaENvbW1pdFNwZW5kUmVxdWVzdBolLmhvbGRmYXN0LnYxLkJhdGNoQ29tbWl0U3BlbmRSZXNwb25zZSIG4uAYAgECElIKCVZvaWRTcGVuZBIdLmhvbGRmYXN0LnYxLlZvaWRTcGVuZFJlcXVlc3QaHi5ob2xkZmFzdC52MS5Wb2lkU3BlbmRSZXNwb25zZSIG4uAYAgECEl0KDVJlcG9ydFVua25vd24SIS5ob2xkZmFzdC52MS5SZXBvcnRVbmtub3duUmVxdWVzdBoiLmhvbGRmYXN0LnYxLlJlcG9ydFVua25vd25SZXNwb25zZSIF4uAYAQESbwoTQmluZFZlbmRvclJlZmVyZW5jZRInLmhvbGRmYXN0LnYxLkJpbmRWZW5kb3JSZWZlcmVuY2VSZXF1ZXN0GiguaG9sZGZhc3QudjEuQmluZFZlbmRvclJlZmVyZW5jZVJlc3BvbnNlIgXi4BgBARJnChBHZXRBdXRob3JpemF0aW9uEiQuaG9sZGZhc3QudjEuR2V0QXV0aG9yaXphdGlvblJlcXVlc3QaJS5ob2xkZmFzdC52MS5HZXRBdXRob3JpemF0aW9uUmVzcG9uc2UiBuLgGAIBAhJvChNBY3F1aXJlQmlsbGluZ0xlYXNlEicuaG9sZGZhc3QudjEuQWNxdWlyZUJpbGxpbmdMZWFzZVJlcXVlc3QaKC5ob2xkZmFzdC52MS5BY3F1aXJlQmlsbGluZ0xlYXNlUmVzcG9uc2UiBeLgGAEBEmkKEVJlbmV3QmlsbGluZ0xlYXNlEiUuaG9sZGZhc3QudjEuUmVuZXdCaWxsaW5nTGVhc2VSZXF1ZXN0GiYuaG9sZGZhc3QudjEuUmVuZXdCaWxsaW5nTGVhc2VSZXNwb25zZSIF4uAYAQESbwoTUmVsZWFzZUJpbGxpbmdMZWFzZRInLmhvbGRmYXN0LnYxLlJlbGVhc2VCaWxsaW5nTGVhc2VSZXF1ZXN0GiguaG9sZGZhc3QudjEuUmVsZWFzZUJpbGxpbmdMZWFzZVJlc3BvbnNlIgXi4BgBAWIGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_timestamp, file_holdfast_v1_money, file_holdfast_v1_roles, file_holdfast_v1_spend]);
+  fileDesc("Cidob2xkZmFzdC92MS9zcGVuZF9jb250cm9sX3NlcnZpY2UucHJvdG8SC2hvbGRmYXN0LnYxIpMGChVBdXRob3JpemVTcGVuZFJlcXVlc3QSKQoFc3BlbmQYASABKAsyEi5ob2xkZmFzdC52MS5TcGVuZEIGukgDyAEBEi0KBnZlbmRvchgCIAEoCUIdukgachgyFl5bYS16XVthLXowLTlfXXswLDMxfSQSTgoIZW5kcG9pbnQYAyABKAlCPLpIOXI3GIACMjJeKEdFVHxQT1NUfFBVVHxQQVRDSHxERUxFVEUpICgvW0EtWmEtejAtOV8uOi1dKykrJBIpCgphdHRlbXB0X2lkGAQgASgJQhW6SBJyEDIOXlswLTlhLWZdezMyfSQSNQoKc2V0dGxlbWVudBgFIAEoDjIXLmhvbGRmYXN0LnYxLlNldHRsZW1lbnRCCLpIBYIBAhABEkIKD3Jlc2VuZF9zYWZlX2ZvchgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIOukgLqgEIIgQI8IYFKgASQgoNaG9sZF9kdXJhdGlvbhgHIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIQukgNqgEKIgQIgKMFMgIIBRIrChZyZXRyeV9hZnRlcl9nZW5lcmF0aW9uGAggASgFQgu6SAgaBhjAhD0oABIsCgtsZWFzZV9mZW5jZRgJIAEoCzIXLmhvbGRmYXN0LnYxLkxlYXNlRmVuY2USLQoOdmVuZG9yX2FjY291bnQYCiABKAlCFbpIEnIQMg5eWyEtfl17MCwxMjh9JBIyChBib2R5X2ZpbmdlcnByaW50GAsgASgJQhi6SBVyEzIRXihbMC05YS1mXXs2NH0pPyQSDwoHZHJ5X3J1bhgMIAEoCBIzCglkaXJlY3Rpb24YDSABKA4yFi5ob2xkZmFzdC52MS5EaXJlY3Rpb25CCLpIBYIBAhABEigKCXJlZnVuZF9vZhgOIAEoCUIVukgSchAyDl5bIS1+XXswLDI1NX0kEjgKGWNvbnRpbnVlX3ZlbmRvcl9yZWZlcmVuY2UYDyABKAlCFbpIEnIQMg5eWyEtfl17MCwyNTV9JCKgAgoWQXV0aG9yaXplU3BlbmRSZXNwb25zZRItCgtkaXNwb3NpdGlvbhgBIAEoDjIYLmhvbGRmYXN0LnYxLkRpc3Bvc2l0aW9uEjEKDWF1dGhvcml6YXRpb24YAiABKAsyGi5ob2xkZmFzdC52MS5BdXRob3JpemF0aW9uEhoKEm1heV9oYXZlX2JlZW5fc2VudBgDIAEoCBIuCgtyZXRyeV9hZnRlchgEIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIjCgZkZW5pYWwYBSABKAsyEy5ob2xkZmFzdC52MS5EZW5pYWwSGAoQZGlmZmVyaW5nX2ZpZWxkcxgGIAMoCRIZChFmYWlsZWRfZ2VuZXJhdGlvbhgHIAEoBSJkChpCYXRjaEF1dGhvcml6ZVNwZW5kUmVxdWVzdBJGCghyZXF1ZXN0cxgBIAMoCzIiLmhvbGRmYXN0LnYxLkF1dGhvcml6ZVNwZW5kUmVxdWVzdEIQukgNkgEKCAEQ9AMiA9gBAyJRChtCYXRjaEF1dGhvcml6ZVNwZW5kUmVzcG9uc2USMgoHcmVzdWx0cxgBIAMoCzIhLmhvbGRmYXN0LnYxLkF1dGhvcml6ZVNwZW5kUmVzdWx0IoUBChRBdXRob3JpemVTcGVuZFJlc3VsdBI3CghyZXNwb25zZRgBIAEoCzIjLmhvbGRmYXN0LnYxLkF1dGhvcml6ZVNwZW5kUmVzcG9uc2VIABIqCgVlcnJvchgCIAEoCzIZLmhvbGRmYXN0LnYxLlJlcXVlc3RFcnJvckgAQggKBnJlc3VsdCLsAQoSQ29tbWl0U3BlbmRSZXF1ZXN0EksKDWF1dGhvcml6YXRpb24YASABKAlCNLpIMXIvMi1eYXV0aG9yaXphdGlvbnMvWzAtOWEtZl17MzJ9LVsxLTldWzAtOV17MCw2fSQSKgoGYW1vdW50GAIgASgLMhIuaG9sZGZhc3QudjEuTW9uZXlCBrpIA8gBARIvChB2ZW5kb3JfcmVmZXJlbmNlGAMgASgJQhW6SBJyEDIOXlshLX5dezEsMjU1fSQSLAoKYXR0ZW1wdF9pZBgEIAEoCUIYukgVchMyEV4oWzAtOWEtZl17MzJ9KT8kImAKE0NvbW1pdFNwZW5kUmVzcG9uc2USMQoNYXV0aG9yaXphdGlvbhgBIAEoCzIaLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb24SFgoOb3Zlcl9jb21taXR0ZWQYAiABKAgiXgoXQmF0Y2hDb21taXRTcGVuZFJlcXVlc3QSQwoIcmVxdWVzdHMYASADKAsyHy5ob2xkZmFzdC52MS5Db21taXRTcGVuZFJlcXVlc3RCELpIDZIBCggBEPQDIgPYAQMiSwoYQmF0Y2hDb21taXRTcGVuZFJlc3BvbnNlEi8KB3Jlc3VsdHMYASADKAsyHi5ob2xkZmFzdC52MS5Db21taXRTcGVuZFJlc3VsdCJ/ChFDb21taXRTcGVuZFJlc3VsdBI0CghyZXNwb25zZRgBIAEoCzIgLmhvbGRmYXN0LnYxLkNvbW1pdFNwZW5kUmVzcG9uc2VIABIqCgVlcnJvchgCIAEoCzIZLmhvbGRmYXN0LnYxLlJlcXVlc3RFcnJvckgAQggKBnJlc3VsdCLiAgoQVm9pZFNwZW5kUmVxdWVzdBJLCg1hdXRob3JpemF0aW9uGAEgASgJQjS6SDFyLzItXmF1dGhvcml6YXRpb25zL1swLTlhLWZdezMyfS1bMS05XVswLTldezAsNn0kEiwKCmF0dGVtcHRfaWQYAiABKAlCGLpIFXITMhFeKFswLTlhLWZdezMyfSk/JBI3CghldmlkZW5jZRgDIAEoDjIZLmhvbGRmYXN0LnYxLlZvaWRFdmlkZW5jZUIKukgHggEEEAEgABIhCg12ZW5kb3Jfc3RhdHVzGAQgASgFQgq6SAcaBRjXBCgAEhcKD3ZlbmRvcl9yZXBsYXllZBgFIAEoCBIvChB2ZW5kb3JfcmVmZXJlbmNlGAYgASgJQhW6SBJyEDIOXlshLX5dezAsMjU1fSQSLQoGcmVhc29uGAcgASgJQh26SBpyGBj0AzITXlteXHgwMC1ceDFmXHg3Zl0qJCJGChFWb2lkU3BlbmRSZXNwb25zZRIxCg1hdXRob3JpemF0aW9uGAEgASgLMhouaG9sZGZhc3QudjEuQXV0aG9yaXphdGlvbiK9AQoUUmVwb3J0VW5rbm93blJlcXVlc3QSSwoNYXV0aG9yaXphdGlvbhgBIAEoCUI0ukgxci8yLV5hdXRob3JpemF0aW9ucy9bMC05YS1mXXszMn0tWzEtOV1bMC05XXswLDZ9JBIpCgphdHRlbXB0X2lkGAIgASgJQhW6SBJyEDIOXlswLTlhLWZdezMyfSQSLQoGcmVhc29uGAMgASgJQh26SBpyGBj0AzITXlteXHgwMC1ceDFmXHg3Zl0qJCJKChVSZXBvcnRVbmtub3duUmVzcG9uc2USMQoNYXV0aG9yaXphdGlvbhgBIAEoCzIaLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb24ijgEKE0luY3JlYXNlSG9sZFJlcXVlc3QSSwoNYXV0aG9yaXphdGlvbhgBIAEoCUI0ukgxci8yLV5hdXRob3JpemF0aW9ucy9bMC05YS1mXXszMn0tWzEtOV1bMC05XXswLDZ9JBIqCgZhbW91bnQYAiABKAsyEi5ob2xkZmFzdC52MS5Nb25leUIGukgDyAEBIp0BChRJbmNyZWFzZUhvbGRSZXNwb25zZRItCgtkaXNwb3NpdGlvbhgBIAEoDjIYLmhvbGRmYXN0LnYxLkRpc3Bvc2l0aW9uEjEKDWF1dGhvcml6YXRpb24YAiABKAsyGi5ob2xkZmFzdC52MS5BdXRob3JpemF0aW9uEiMKBmRlbmlhbBgDIAEoCzITLmhvbGRmYXN0LnYxLkRlbmlhbCKyAgoaQmluZFZlbmRvclJlZmVyZW5jZVJlcXVlc3QSSwoNYXV0aG9yaXphdGlvbhgBIAEoCUI0ukgxci8yLV5hdXRob3JpemF0aW9ucy9bMC05YS1mXXszMn0tWzEtOV1bMC05XXswLDZ9JBIpCgphdHRlbXB0X2lkGAIgASgJQhW6SBJyEDIOXlswLTlhLWZdezMyfSQSLwoQdmVuZG9yX3JlZmVyZW5jZRgDIAEoCUIVukgSchAyDl5bIS1+XXsxLDI1NX0kEisKDHZlbmRvcl9zdGF0ZRgEIAEoCUIVukgSchAyDl5bYS16X117MCw2NH0kEj4KCmZvbGxvd19mb3IYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CD7pIDKoBCSIFCICangEqACJQChtCaW5kVmVuZG9yUmVmZXJlbmNlUmVzcG9uc2USMQoNYXV0aG9yaXphdGlvbhgBIAEoCzIaLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb24isAEKF0dldEF1dGhvcml6YXRpb25SZXF1ZXN0EkQKBG5hbWUYASABKAlCNLpIMXIvMi1eYXV0aG9yaXphdGlvbnMvWzAtOWEtZl17MzJ9LVsxLTldWzAtOV17MCw2fSRIABI+ChB2ZW5kb3JfcmVmZXJlbmNlGAIgASgLMiIuaG9sZGZhc3QudjEuVmVuZG9yUmVmZXJlbmNlTG9va3VwSABCDwoGbG9va3VwEgW6SAIIASKmAQoVVmVuZG9yUmVmZXJlbmNlTG9va3VwEi0KBnZlbmRvchgBIAEoCUIdukgachgyFl5bYS16XVthLXowLTlfXXswLDMxfSQSLQoOdmVuZG9yX2FjY291bnQYAiABKAlCFbpIEnIQMg5eWyEtfl17MCwxMjh9JBIvChB2ZW5kb3JfcmVmZXJlbmNlGAMgASgJQhW6SBJyEDIOXlshLX5dezEsMjU1fSQiTQoYR2V0QXV0aG9yaXphdGlvblJlc3BvbnNlEjEKDWF1dGhvcml6YXRpb24YASABKAsyGi5ob2xkZmFzdC52MS5BdXRob3JpemF0aW9uIqMBCgxCaWxsaW5nTGVhc2USDQoFbGVhc2UYASABKAkSFgoOYmlsbGluZ19wZXJpb2QYAiABKAkSEQoJaG9sZGVyX2lkGAMgASgJEhUKDWZlbmNpbmdfdG9rZW4YBCABKAMSLwoLZXhwaXJlX3RpbWUYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhEKCWNvbXBsZXRlZBgGIAEoCCLdAQoaQWNxdWlyZUJpbGxpbmdMZWFzZVJlcXVlc3QSJwoFbGVhc2UYASABKAlCGLpIFXITMhFeWyEtOTstfl17MSwxMjh9JBIwCg5iaWxsaW5nX3BlcmlvZBgCIAEoCUIYukgVchMyEV5bIS05Oy1+XXsxLDEyOH0kEigKCWhvbGRlcl9pZBgDIAEoCUIVukgSchAyDl5bIS1+XXsxLDEyOH0kEjoKA3R0bBgEIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkISukgPyAEBqgEJIgMIkBwyAggBIqcBChtBY3F1aXJlQmlsbGluZ0xlYXNlUmVzcG9uc2USKAoGYW5zd2VyGAEgASgOMhguaG9sZGZhc3QudjEuTGVhc2VBbnN3ZXISMAoNYmlsbGluZ19sZWFzZRgCIAEoCzIZLmhvbGRmYXN0LnYxLkJpbGxpbmdMZWFzZRIsCglyZW1haW5pbmcYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24i+wEKGFJlbmV3QmlsbGluZ0xlYXNlUmVxdWVzdBInCgVsZWFzZRgBIAEoCUIYukgVchMyEV5bIS05Oy1+XXsxLDEyOH0kEjAKDmJpbGxpbmdfcGVyaW9kGAIgASgJQhi6SBVyEzIRXlshLTk7LX5dezEsMTI4fSQSKAoJaG9sZGVyX2lkGAMgASgJQhW6SBJyEDIOXlshLX5dezEsMTI4fSQSHgoNZmVuY2luZ190b2tlbhgEIAEoA0IHukgEIgIgABI6CgN0dGwYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CErpID8gBAaoBCSIDCJAcMgIIASKMAQoZUmVuZXdCaWxsaW5nTGVhc2VSZXNwb25zZRIPCgdyZW5ld2VkGAEgASgIEjAKDWJpbGxpbmdfbGVhc2UYAiABKAsyGS5ob2xkZmFzdC52MS5CaWxsaW5nTGVhc2USLAoJcmVtYWluaW5nGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIvkBChpSZWxlYXNlQmlsbGluZ0xlYXNlUmVxdWVzdBInCgVsZWFzZRgBIAEoCUIYukgVchMyEV5bIS05Oy1+XXsxLDEyOH0kEjAKDmJpbGxpbmdfcGVyaW9kGAIgASgJQhi6SBVyEzIRXlshLTk7LX5dezEsMTI4fSQSKAoJaG9sZGVyX2lkGAMgASgJQhW6SBJyEDIOXlshLX5dezEsMTI4fSQSHgoNZmVuY2luZ190b2tlbhgEIAEoA0IHukgEIgIgABI2CgdvdXRjb21lGAUgASgOMhkuaG9sZGZhc3QudjEuTGVhc2VPdXRjb21lQgq6SAeCAQQQASAAImEKG1JlbGVhc2VCaWxsaW5nTGVhc2VSZXNwb25zZRIQCghyZWxlYXNlZBgBIAEoCBIwCg1iaWxsaW5nX2xlYXNlGAIgASgLMhkuaG9sZGZhc3QudjEuQmlsbGluZ0xlYXNlKooBCgtMZWFzZUFuc3dlchIcChhMRUFTRV9BTlNXRVJfVU5TUEVDSUZJRUQQABIZChVMRUFTRV9BTlNXRVJfQUNRVUlSRUQQARIeChpMRUFTRV9BTlNXRVJfSEVMRF9CWV9PVEhFUhACEiIKHkxFQVNFX0FOU1dFUl9BTFJFQURZX0NPTVBMRVRFRBADKmgKDExlYXNlT3V0Y29tZRIdChlMRUFTRV9PVVRDT01FX1VOU1BFQ0lGSUVEEAASGwoXTEVBU0VfT1VUQ09NRV9DT01QTEVURUQQARIcChhMRUFTRV9PVVRDT01FX0lOQ09NUExFVEUQAjLhCQoTU3BlbmRDb250cm9sU2VydmljZRJgCg5BdXRob3JpemVTcGVuZBIiLmhvbGRmYXN0LnYxLkF1dGhvcml6ZVNwZW5kUmVxdWVzdBojLmhvbGRmYXN0LnYxLkF1dGhvcml6ZVNwZW5kUmVzcG9uc2UiBeLgGAEBEm8KE0JhdGNoQXV0aG9yaXplU3BlbmQSJy5ob2xkZmFzdC52MS5CYXRjaEF1dGhvcml6ZVNwZW5kUmVxdWVzdBooLmhvbGRmYXN0LnYxLkJhdGNoQXV0aG9yaXplU3BlbmRSZXNwb25zZSIF4uAYAQESWAoLQ29tbWl0U3BlbmQSHy5ob2xkZmFzdC52MS5Db21taXRTcGVuZFJlcXVlc3QaIC5ob2xkZmFzdC52MS5Db21taXRTcGVuZFJlc3BvbnNlIgbi4BgCAQISZwoQQmF0Y2hDb21taXRTcGVuZBIkLmhvbGRmYXN0LnYxLkJhdGNoQ29tbWl0U3BlbmRSZXF1ZXN0GiUuaG9sZGZhc3QudjEuQmF0Y2hDb21taXRTcGVuZFJlc3BvbnNlIgbi4BgCAQISUgoJVm9pZFNwZW5kEh0uaG9sZGZhc3QudjEuVm9pZFNwZW5kUmVxdWVzdBoeLmhvbGRmYXN0LnYxLlZvaWRTcGVuZFJlc3BvbnNlIgbi4BgCAQISXQoNUmVwb3J0VW5rbm93bhIhLmhvbGRmYXN0LnYxLlJlcG9ydFVua25vd25SZXF1ZXN0GiIuaG9sZGZhc3QudjEuUmVwb3J0VW5rbm93blJlc3BvbnNlIgXi4BgBARJaCgxJbmNyZWFzZUhvbGQSIC5ob2xkZmFzdC52MS5JbmNyZWFzZUhvbGRSZXF1ZXN0GiEuaG9sZGZhc3QudjEuSW5jcmVhc2VIb2xkUmVzcG9uc2UiBeLgGAEBEm8KE0JpbmRWZW5kb3JSZWZlcmVuY2USJy5ob2xkZmFzdC52MS5CaW5kVmVuZG9yUmVmZXJlbmNlUmVxdWVzdBooLmhvbGRmYXN0LnYxLkJpbmRWZW5kb3JSZWZlcmVuY2VSZXNwb25zZSIF4uAYAQESZwoQR2V0QXV0aG9yaXphdGlvbhIkLmhvbGRmYXN0LnYxLkdldEF1dGhvcml6YXRpb25SZXF1ZXN0GiUuaG9sZGZhc3QudjEuR2V0QXV0aG9yaXphdGlvblJlc3BvbnNlIgbi4BgCAQISbwoTQWNxdWlyZUJpbGxpbmdMZWFzZRInLmhvbGRmYXN0LnYxLkFjcXVpcmVCaWxsaW5nTGVhc2VSZXF1ZXN0GiguaG9sZGZhc3QudjEuQWNxdWlyZUJpbGxpbmdMZWFzZVJlc3BvbnNlIgXi4BgBARJpChFSZW5ld0JpbGxpbmdMZWFzZRIlLmhvbGRmYXN0LnYxLlJlbmV3QmlsbGluZ0xlYXNlUmVxdWVzdBomLmhvbGRmYXN0LnYxLlJlbmV3QmlsbGluZ0xlYXNlUmVzcG9uc2UiBeLgGAEBEm8KE1JlbGVhc2VCaWxsaW5nTGVhc2USJy5ob2xkZmFzdC52MS5SZWxlYXNlQmlsbGluZ0xlYXNlUmVxdWVzdBooLmhvbGRmYXN0LnYxLlJlbGVhc2VCaWxsaW5nTGVhc2VSZXNwb25zZSIF4uAYAQFiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_timestamp, file_holdfast_v1_money, file_holdfast_v1_roles, file_holdfast_v1_spend]);
 
 /**
  * @generated from message holdfast.v1.AuthorizeSpendRequest
@@ -107,6 +107,29 @@ export type AuthorizeSpendRequest = Message<"holdfast.v1.AuthorizeSpendRequest">
    * @generated from field: bool dry_run = 12;
    */
   dryRun: boolean;
+
+  /**
+   * Which way the money goes. Compared like the amount.
+   *
+   * @generated from field: holdfast.v1.Direction direction = 13;
+   */
+  direction: Direction;
+
+  /**
+   * Only with DIRECTION_REFUND: the vendor reference of the charge that money is given back of. Where that charge
+   * is committed here, the refund is recorded as an adjustment of it. Compared like the amount.
+   *
+   * @generated from field: string refund_of = 14;
+   */
+  refundOf: string;
+
+  /**
+   * The caller has read the bound vendor object and goes on with it: where the authorization is followed in a known
+   * state under this reference, the attempt takes it over at once instead of being answered IN_PROGRESS.
+   *
+   * @generated from field: string continue_vendor_reference = 15;
+   */
+  continueVendorReference: string;
 };
 
 /**
@@ -492,6 +515,61 @@ export const ReportUnknownResponseSchema: GenMessage<ReportUnknownResponse> = /*
   messageDesc(file_holdfast_v1_spend_control_service, 13);
 
 /**
+ * @generated from message holdfast.v1.IncreaseHoldRequest
+ */
+export type IncreaseHoldRequest = Message<"holdfast.v1.IncreaseHoldRequest"> & {
+  /**
+   * @generated from field: string authorization = 1;
+   */
+  authorization: string;
+
+  /**
+   * The new total to hold, in the currency of the spend.
+   *
+   * @generated from field: holdfast.v1.Money amount = 2;
+   */
+  amount?: Money | undefined;
+};
+
+/**
+ * Describes the message holdfast.v1.IncreaseHoldRequest.
+ * Use `create(IncreaseHoldRequestSchema)` to create a new message.
+ */
+export const IncreaseHoldRequestSchema: GenMessage<IncreaseHoldRequest> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_spend_control_service, 14);
+
+/**
+ * @generated from message holdfast.v1.IncreaseHoldResponse
+ */
+export type IncreaseHoldResponse = Message<"holdfast.v1.IncreaseHoldResponse"> & {
+  /**
+   * GRANTED, or DENIED: then nothing changed, and the object must not be raised at the vendor.
+   *
+   * @generated from field: holdfast.v1.Disposition disposition = 1;
+   */
+  disposition: Disposition;
+
+  /**
+   * @generated from field: holdfast.v1.Authorization authorization = 2;
+   */
+  authorization?: Authorization | undefined;
+
+  /**
+   * With DENIED.
+   *
+   * @generated from field: holdfast.v1.Denial denial = 3;
+   */
+  denial?: Denial | undefined;
+};
+
+/**
+ * Describes the message holdfast.v1.IncreaseHoldResponse.
+ * Use `create(IncreaseHoldResponseSchema)` to create a new message.
+ */
+export const IncreaseHoldResponseSchema: GenMessage<IncreaseHoldResponse> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_spend_control_service, 15);
+
+/**
  * @generated from message holdfast.v1.BindVendorReferenceRequest
  */
 export type BindVendorReferenceRequest = Message<"holdfast.v1.BindVendorReferenceRequest"> & {
@@ -506,7 +584,7 @@ export type BindVendorReferenceRequest = Message<"holdfast.v1.BindVendorReferenc
   attemptId: string;
 
   /**
-   * The vendor's id of the unconfirmed object.
+   * The vendor's id of the object.
    *
    * @generated from field: string vendor_reference = 3;
    */
@@ -514,7 +592,7 @@ export type BindVendorReferenceRequest = Message<"holdfast.v1.BindVendorReferenc
 
   /**
    * The vendor's word for a known but unfinished state, for example "requires_action". While it is followed the
-   * spend is answered IN_PROGRESS with the reference. Empty clears it.
+   * spend is answered IN_PROGRESS with the reference. Empty clears it. Required unless the spend is two-step.
    *
    * @generated from field: string vendor_state = 4;
    */
@@ -533,7 +611,7 @@ export type BindVendorReferenceRequest = Message<"holdfast.v1.BindVendorReferenc
  * Use `create(BindVendorReferenceRequestSchema)` to create a new message.
  */
 export const BindVendorReferenceRequestSchema: GenMessage<BindVendorReferenceRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_spend_control_service, 14);
+  messageDesc(file_holdfast_v1_spend_control_service, 16);
 
 /**
  * @generated from message holdfast.v1.BindVendorReferenceResponse
@@ -550,7 +628,7 @@ export type BindVendorReferenceResponse = Message<"holdfast.v1.BindVendorReferen
  * Use `create(BindVendorReferenceResponseSchema)` to create a new message.
  */
 export const BindVendorReferenceResponseSchema: GenMessage<BindVendorReferenceResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_spend_control_service, 15);
+  messageDesc(file_holdfast_v1_spend_control_service, 17);
 
 /**
  * @generated from message holdfast.v1.GetAuthorizationRequest
@@ -581,7 +659,7 @@ export type GetAuthorizationRequest = Message<"holdfast.v1.GetAuthorizationReque
  * Use `create(GetAuthorizationRequestSchema)` to create a new message.
  */
 export const GetAuthorizationRequestSchema: GenMessage<GetAuthorizationRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_spend_control_service, 16);
+  messageDesc(file_holdfast_v1_spend_control_service, 18);
 
 /**
  * @generated from message holdfast.v1.VendorReferenceLookup
@@ -608,7 +686,7 @@ export type VendorReferenceLookup = Message<"holdfast.v1.VendorReferenceLookup">
  * Use `create(VendorReferenceLookupSchema)` to create a new message.
  */
 export const VendorReferenceLookupSchema: GenMessage<VendorReferenceLookup> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_spend_control_service, 17);
+  messageDesc(file_holdfast_v1_spend_control_service, 19);
 
 /**
  * @generated from message holdfast.v1.GetAuthorizationResponse
@@ -625,7 +703,7 @@ export type GetAuthorizationResponse = Message<"holdfast.v1.GetAuthorizationResp
  * Use `create(GetAuthorizationResponseSchema)` to create a new message.
  */
 export const GetAuthorizationResponseSchema: GenMessage<GetAuthorizationResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_spend_control_service, 18);
+  messageDesc(file_holdfast_v1_spend_control_service, 20);
 
 /**
  * The cluster-wide right to run a named billing job for a time.
@@ -679,7 +757,7 @@ export type BillingLease = Message<"holdfast.v1.BillingLease"> & {
  * Use `create(BillingLeaseSchema)` to create a new message.
  */
 export const BillingLeaseSchema: GenMessage<BillingLease> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_spend_control_service, 19);
+  messageDesc(file_holdfast_v1_spend_control_service, 21);
 
 /**
  * @generated from message holdfast.v1.AcquireBillingLeaseRequest
@@ -715,7 +793,7 @@ export type AcquireBillingLeaseRequest = Message<"holdfast.v1.AcquireBillingLeas
  * Use `create(AcquireBillingLeaseRequestSchema)` to create a new message.
  */
 export const AcquireBillingLeaseRequestSchema: GenMessage<AcquireBillingLeaseRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_spend_control_service, 20);
+  messageDesc(file_holdfast_v1_spend_control_service, 22);
 
 /**
  * @generated from message holdfast.v1.AcquireBillingLeaseResponse
@@ -745,7 +823,7 @@ export type AcquireBillingLeaseResponse = Message<"holdfast.v1.AcquireBillingLea
  * Use `create(AcquireBillingLeaseResponseSchema)` to create a new message.
  */
 export const AcquireBillingLeaseResponseSchema: GenMessage<AcquireBillingLeaseResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_spend_control_service, 21);
+  messageDesc(file_holdfast_v1_spend_control_service, 23);
 
 /**
  * @generated from message holdfast.v1.RenewBillingLeaseRequest
@@ -784,7 +862,7 @@ export type RenewBillingLeaseRequest = Message<"holdfast.v1.RenewBillingLeaseReq
  * Use `create(RenewBillingLeaseRequestSchema)` to create a new message.
  */
 export const RenewBillingLeaseRequestSchema: GenMessage<RenewBillingLeaseRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_spend_control_service, 22);
+  messageDesc(file_holdfast_v1_spend_control_service, 24);
 
 /**
  * @generated from message holdfast.v1.RenewBillingLeaseResponse
@@ -813,7 +891,7 @@ export type RenewBillingLeaseResponse = Message<"holdfast.v1.RenewBillingLeaseRe
  * Use `create(RenewBillingLeaseResponseSchema)` to create a new message.
  */
 export const RenewBillingLeaseResponseSchema: GenMessage<RenewBillingLeaseResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_spend_control_service, 23);
+  messageDesc(file_holdfast_v1_spend_control_service, 25);
 
 /**
  * @generated from message holdfast.v1.ReleaseBillingLeaseRequest
@@ -850,7 +928,7 @@ export type ReleaseBillingLeaseRequest = Message<"holdfast.v1.ReleaseBillingLeas
  * Use `create(ReleaseBillingLeaseRequestSchema)` to create a new message.
  */
 export const ReleaseBillingLeaseRequestSchema: GenMessage<ReleaseBillingLeaseRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_spend_control_service, 24);
+  messageDesc(file_holdfast_v1_spend_control_service, 26);
 
 /**
  * @generated from message holdfast.v1.ReleaseBillingLeaseResponse
@@ -874,7 +952,7 @@ export type ReleaseBillingLeaseResponse = Message<"holdfast.v1.ReleaseBillingLea
  * Use `create(ReleaseBillingLeaseResponseSchema)` to create a new message.
  */
 export const ReleaseBillingLeaseResponseSchema: GenMessage<ReleaseBillingLeaseResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_spend_control_service, 25);
+  messageDesc(file_holdfast_v1_spend_control_service, 27);
 
 /**
  * How an AcquireBillingLease was answered.
@@ -1029,8 +1107,21 @@ export const SpendControlService: GenService<{
     output: typeof ReportUnknownResponseSchema;
   },
   /**
-   * Binds the vendor object that this generation will confirm. The first writer wins; the loser gets
-   * ALREADY_BOUND with the winner's reference. Repeated by the holder it also records the vendor's state.
+   * Raises what an authorization holds, before a vendor object is raised. The caps it draws on must have room for
+   * the difference, in the windows in which it was granted, and the vault key must still be allowed to spend.
+   * Idempotent: what is held already is granted again. It never lowers: a commit gives the rest back.
+   *
+   * @generated from rpc holdfast.v1.SpendControlService.IncreaseHold
+   */
+  increaseHold: {
+    methodKind: "unary";
+    input: typeof IncreaseHoldRequestSchema;
+    output: typeof IncreaseHoldResponseSchema;
+  },
+  /**
+   * Binds the vendor object of this generation. The first writer wins; the loser gets ALREADY_BOUND with the
+   * winner's reference. Repeated by the holder it also records the vendor's state. A two-step binds before it
+   * confirms; a one-call spend binds an object that the vendor made but that is not at its end, with its state.
    *
    * @generated from rpc holdfast.v1.SpendControlService.BindVendorReference
    */

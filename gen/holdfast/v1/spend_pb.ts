@@ -15,7 +15,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file holdfast/v1/spend.proto.
  */
 export const file_holdfast_v1_spend: GenFile = /*@__PURE__*/
-  fileDesc("Chdob2xkZmFzdC92MS9zcGVuZC5wcm90bxILaG9sZGZhc3QudjEivAEKBVNwZW5kEi0KC2N1c3RvbWVyX2lkGAEgASgJQhi6SBVyEzIRXlshLTk7LX5dezEsMTI4fSQSMAoOYmlsbGluZ19wZXJpb2QYAiABKAlCGLpIFXITMhFeWyEtOTstfl17MSwxMjh9JBImCgdwdXJwb3NlGAMgASgJQhW6SBJyEDIOXlshLX5dezEsMTI4fSQSKgoGYW1vdW50GAQgASgLMhIuaG9sZGZhc3QudjEuTW9uZXlCBrpIA8gBASLLBQoNQXV0aG9yaXphdGlvbhIMCgRuYW1lGAEgASgJEiEKBXNwZW5kGAIgASgLMhIuaG9sZGZhc3QudjEuU3BlbmQSLgoFc3RhdGUYAyABKA4yHy5ob2xkZmFzdC52MS5BdXRob3JpemF0aW9uU3RhdGUSEgoKZ2VuZXJhdGlvbhgEIAEoBRIXCg9pZGVtcG90ZW5jeV9rZXkYBSABKAkSEQoJdmF1bHRfa2V5GAYgASgJEg4KBnZlbmRvchgHIAEoCRIWCg52ZW5kb3JfYWNjb3VudBgIIAEoCRIQCghlbmRwb2ludBgJIAEoCRIrCgpzZXR0bGVtZW50GAogASgOMhcuaG9sZGZhc3QudjEuU2V0dGxlbWVudBIuCgpncmFudF90aW1lGAsgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBI0ChBob2xkX2V4cGlyZV90aW1lGAwgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIYChB2ZW5kb3JfcmVmZXJlbmNlGA0gASgJEhQKDHZlbmRvcl9zdGF0ZRgOIAEoCRI1ChFmb2xsb3dfdW50aWxfdGltZRgPIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoQY29tbWl0dGVkX2Ftb3VudBgQIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5Ei8KC2NvbW1pdF90aW1lGBEgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIwCg12b2lkX2V2aWRlbmNlGBIgASgOMhkuaG9sZGZhc3QudjEuVm9pZEV2aWRlbmNlEhMKC3ZvaWRfcmVhc29uGBMgASgJEi0KCXZvaWRfdGltZRgUIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEAoIdHJhY2VfaWQYFSABKAkiygIKBkRlbmlhbBIlCgRydWxlGAEgASgOMhcuaG9sZGZhc3QudjEuRGVuaWFsUnVsZRIPCgdtZXNzYWdlGAIgASgJEgsKA2NhcBgDIAEoCRIhCgVsaW1pdBgEIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EiUKCWNvbW1pdHRlZBgFIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EiAKBGhlbGQYBiABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIkCghoZWFkcm9vbRgHIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EiQKCHNob3J0X2J5GAggASgLMhIuaG9sZGZhc3QudjEuTW9uZXkSMwoPd2luZG93X2VuZF90aW1lGAkgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIOCgZ3aW5kb3cYCiABKAkisQEKCkxlYXNlRmVuY2USJwoFbGVhc2UYASABKAlCGLpIFXITMhFeWyEtOTstfl17MSwxMjh9JBIwCg5iaWxsaW5nX3BlcmlvZBgCIAEoCUIYukgVchMyEV5bIS05Oy1+XXsxLDEyOH0kEigKCWhvbGRlcl9pZBgDIAEoCUIVukgSchAyDl5bIS1+XXsxLDEyOH0kEh4KDWZlbmNpbmdfdG9rZW4YBCABKANCB7pIBCICIAAi2QEKDFJlcXVlc3RFcnJvchIMCgRjb2RlGAEgASgFEg4KBnJlYXNvbhgCIAEoCRIPCgdtZXNzYWdlGAMgASgJEjkKCG1ldGFkYXRhGAQgAygLMicuaG9sZGZhc3QudjEuUmVxdWVzdEVycm9yLk1ldGFkYXRhRW50cnkSLgoLcmV0cnlfZGVsYXkYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24aLwoNTWV0YWRhdGFFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBKncKClNldHRsZW1lbnQSGgoWU0VUVExFTUVOVF9VTlNQRUNJRklFRBAAEhcKE1NFVFRMRU1FTlRfVFdPX1NURVAQARIaChZTRVRUTEVNRU5UX1JFU0VORF9TQUZFEAISGAoUU0VUVExFTUVOVF9TRU5EX09OQ0UQAyq8AQoSQXV0aG9yaXphdGlvblN0YXRlEiMKH0FVVEhPUklaQVRJT05fU1RBVEVfVU5TUEVDSUZJRUQQABIcChhBVVRIT1JJWkFUSU9OX1NUQVRFX0hFTEQQARIhCh1BVVRIT1JJWkFUSU9OX1NUQVRFX0NPTU1JVFRFRBACEh4KGkFVVEhPUklaQVRJT05fU1RBVEVfVk9JREVEEAMSIAocQVVUSE9SSVpBVElPTl9TVEFURV9JTl9ET1VCVBAEKvABCgxWb2lkRXZpZGVuY2USHQoZVk9JRF9FVklERU5DRV9VTlNQRUNJRklFRBAAEhwKGFZPSURfRVZJREVOQ0VfTkVWRVJfU0VOVBABEiAKHFZPSURfRVZJREVOQ0VfVkVORE9SX1JFRlVTRUQQAhIbChdWT0lEX0VWSURFTkNFX1RPTUJTVE9ORRADEikKJVZPSURfRVZJREVOQ0VfQUJTRU5UX0FGVEVSX1FVQVJBTlRJTkUQBBIaChZWT0lEX0VWSURFTkNFX09QRVJBVE9SEAUSHQoZVk9JRF9FVklERU5DRV9ORVZFUl9CT1VORBAGKtUBCgtEaXNwb3NpdGlvbhIbChdESVNQT1NJVElPTl9VTlNQRUNJRklFRBAAEhcKE0RJU1BPU0lUSU9OX0dSQU5URUQQARIhCh1ESVNQT1NJVElPTl9BTFJFQURZX0NPTU1JVFRFRBACEh4KGkRJU1BPU0lUSU9OX0FMUkVBRFlfRkFJTEVEEAMSGwoXRElTUE9TSVRJT05fSU5fUFJPR1JFU1MQBBIYChRESVNQT1NJVElPTl9JTl9ET1VCVBAFEhYKEkRJU1BPU0lUSU9OX0RFTklFRBAGKpUDCgpEZW5pYWxSdWxlEhsKF0RFTklBTF9SVUxFX1VOU1BFQ0lGSUVEEAASHAoYREVOSUFMX1JVTEVfQ0FQX0hFQURST09NEAESHQoZREVOSUFMX1JVTEVfTUFYX1BFUl9TUEVORBACEhgKFERFTklBTF9SVUxFX0NVUlJFTkNZEAMSIQodREVOSUFMX1JVTEVfVkFVTFRfS0VZX1JFVk9LRUQQBBIhCh1ERU5JQUxfUlVMRV9WQVVMVF9LRVlfRVhQSVJFRBAFEhYKEkRFTklBTF9SVUxFX1ZFTkRPUhAGEhgKFERFTklBTF9SVUxFX0VORFBPSU5UEAcSHgoaREVOSUFMX1JVTEVfQklMTElOR19QRVJJT0QQCBIXChNERU5JQUxfUlVMRV9QVVJQT1NFEAkSGAoUREVOSUFMX1JVTEVfQ1VTVE9NRVIQChIpCiVERU5JQUxfUlVMRV9CSUxMSU5HX1BFUklPRF9OT1RfUElOTkVEEAsSHQoZREVOSUFMX1JVTEVfRkVOQ0lOR19UT0tFThAMYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_timestamp, file_holdfast_v1_money]);
+  fileDesc("Chdob2xkZmFzdC92MS9zcGVuZC5wcm90bxILaG9sZGZhc3QudjEivAEKBVNwZW5kEi0KC2N1c3RvbWVyX2lkGAEgASgJQhi6SBVyEzIRXlshLTk7LX5dezEsMTI4fSQSMAoOYmlsbGluZ19wZXJpb2QYAiABKAlCGLpIFXITMhFeWyEtOTstfl17MSwxMjh9JBImCgdwdXJwb3NlGAMgASgJQhW6SBJyEDIOXlshLX5dezEsMTI4fSQSKgoGYW1vdW50GAQgASgLMhIuaG9sZGZhc3QudjEuTW9uZXlCBrpIA8gBASLfBgoNQXV0aG9yaXphdGlvbhIMCgRuYW1lGAEgASgJEiEKBXNwZW5kGAIgASgLMhIuaG9sZGZhc3QudjEuU3BlbmQSLgoFc3RhdGUYAyABKA4yHy5ob2xkZmFzdC52MS5BdXRob3JpemF0aW9uU3RhdGUSEgoKZ2VuZXJhdGlvbhgEIAEoBRIXCg9pZGVtcG90ZW5jeV9rZXkYBSABKAkSEQoJdmF1bHRfa2V5GAYgASgJEg4KBnZlbmRvchgHIAEoCRIWCg52ZW5kb3JfYWNjb3VudBgIIAEoCRIQCghlbmRwb2ludBgJIAEoCRIrCgpzZXR0bGVtZW50GAogASgOMhcuaG9sZGZhc3QudjEuU2V0dGxlbWVudBIuCgpncmFudF90aW1lGAsgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBI0ChBob2xkX2V4cGlyZV90aW1lGAwgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIYChB2ZW5kb3JfcmVmZXJlbmNlGA0gASgJEhQKDHZlbmRvcl9zdGF0ZRgOIAEoCRI1ChFmb2xsb3dfdW50aWxfdGltZRgPIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoQY29tbWl0dGVkX2Ftb3VudBgQIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5Ei8KC2NvbW1pdF90aW1lGBEgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIwCg12b2lkX2V2aWRlbmNlGBIgASgOMhkuaG9sZGZhc3QudjEuVm9pZEV2aWRlbmNlEhMKC3ZvaWRfcmVhc29uGBMgASgJEi0KCXZvaWRfdGltZRgUIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEAoIdHJhY2VfaWQYFSABKAkSKQoJZGlyZWN0aW9uGBYgASgOMhYuaG9sZGZhc3QudjEuRGlyZWN0aW9uEhEKCXJlZnVuZF9vZhgXIAEoCRInCgtoZWxkX2Ftb3VudBgYIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EisKD3JlZnVuZGVkX2Ftb3VudBgZIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5IsoCCgZEZW5pYWwSJQoEcnVsZRgBIAEoDjIXLmhvbGRmYXN0LnYxLkRlbmlhbFJ1bGUSDwoHbWVzc2FnZRgCIAEoCRILCgNjYXAYAyABKAkSIQoFbGltaXQYBCABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIlCgljb21taXR0ZWQYBSABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIgCgRoZWxkGAYgASgLMhIuaG9sZGZhc3QudjEuTW9uZXkSJAoIaGVhZHJvb20YByABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIkCghzaG9ydF9ieRgIIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EjMKD3dpbmRvd19lbmRfdGltZRgJIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDgoGd2luZG93GAogASgJIrEBCgpMZWFzZUZlbmNlEicKBWxlYXNlGAEgASgJQhi6SBVyEzIRXlshLTk7LX5dezEsMTI4fSQSMAoOYmlsbGluZ19wZXJpb2QYAiABKAlCGLpIFXITMhFeWyEtOTstfl17MSwxMjh9JBIoCglob2xkZXJfaWQYAyABKAlCFbpIEnIQMg5eWyEtfl17MSwxMjh9JBIeCg1mZW5jaW5nX3Rva2VuGAQgASgDQge6SAQiAiAAItkBCgxSZXF1ZXN0RXJyb3ISDAoEY29kZRgBIAEoBRIOCgZyZWFzb24YAiABKAkSDwoHbWVzc2FnZRgDIAEoCRI5CghtZXRhZGF0YRgEIAMoCzInLmhvbGRmYXN0LnYxLlJlcXVlc3RFcnJvci5NZXRhZGF0YUVudHJ5Ei4KC3JldHJ5X2RlbGF5GAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uGi8KDU1ldGFkYXRhRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASpRCglEaXJlY3Rpb24SGQoVRElSRUNUSU9OX1VOU1BFQ0lGSUVEEAASEwoPRElSRUNUSU9OX1NQRU5EEAESFAoQRElSRUNUSU9OX1JFRlVORBACKncKClNldHRsZW1lbnQSGgoWU0VUVExFTUVOVF9VTlNQRUNJRklFRBAAEhcKE1NFVFRMRU1FTlRfVFdPX1NURVAQARIaChZTRVRUTEVNRU5UX1JFU0VORF9TQUZFEAISGAoUU0VUVExFTUVOVF9TRU5EX09OQ0UQAyq8AQoSQXV0aG9yaXphdGlvblN0YXRlEiMKH0FVVEhPUklaQVRJT05fU1RBVEVfVU5TUEVDSUZJRUQQABIcChhBVVRIT1JJWkFUSU9OX1NUQVRFX0hFTEQQARIhCh1BVVRIT1JJWkFUSU9OX1NUQVRFX0NPTU1JVFRFRBACEh4KGkFVVEhPUklaQVRJT05fU1RBVEVfVk9JREVEEAMSIAocQVVUSE9SSVpBVElPTl9TVEFURV9JTl9ET1VCVBAEKvABCgxWb2lkRXZpZGVuY2USHQoZVk9JRF9FVklERU5DRV9VTlNQRUNJRklFRBAAEhwKGFZPSURfRVZJREVOQ0VfTkVWRVJfU0VOVBABEiAKHFZPSURfRVZJREVOQ0VfVkVORE9SX1JFRlVTRUQQAhIbChdWT0lEX0VWSURFTkNFX1RPTUJTVE9ORRADEikKJVZPSURfRVZJREVOQ0VfQUJTRU5UX0FGVEVSX1FVQVJBTlRJTkUQBBIaChZWT0lEX0VWSURFTkNFX09QRVJBVE9SEAUSHQoZVk9JRF9FVklERU5DRV9ORVZFUl9CT1VORBAGKtUBCgtEaXNwb3NpdGlvbhIbChdESVNQT1NJVElPTl9VTlNQRUNJRklFRBAAEhcKE0RJU1BPU0lUSU9OX0dSQU5URUQQARIhCh1ESVNQT1NJVElPTl9BTFJFQURZX0NPTU1JVFRFRBACEh4KGkRJU1BPU0lUSU9OX0FMUkVBRFlfRkFJTEVEEAMSGwoXRElTUE9TSVRJT05fSU5fUFJPR1JFU1MQBBIYChRESVNQT1NJVElPTl9JTl9ET1VCVBAFEhYKEkRJU1BPU0lUSU9OX0RFTklFRBAGKpUDCgpEZW5pYWxSdWxlEhsKF0RFTklBTF9SVUxFX1VOU1BFQ0lGSUVEEAASHAoYREVOSUFMX1JVTEVfQ0FQX0hFQURST09NEAESHQoZREVOSUFMX1JVTEVfTUFYX1BFUl9TUEVORBACEhgKFERFTklBTF9SVUxFX0NVUlJFTkNZEAMSIQodREVOSUFMX1JVTEVfVkFVTFRfS0VZX1JFVk9LRUQQBBIhCh1ERU5JQUxfUlVMRV9WQVVMVF9LRVlfRVhQSVJFRBAFEhYKEkRFTklBTF9SVUxFX1ZFTkRPUhAGEhgKFERFTklBTF9SVUxFX0VORFBPSU5UEAcSHgoaREVOSUFMX1JVTEVfQklMTElOR19QRVJJT0QQCBIXChNERU5JQUxfUlVMRV9QVVJQT1NFEAkSGAoUREVOSUFMX1JVTEVfQ1VTVE9NRVIQChIpCiVERU5JQUxfUlVMRV9CSUxMSU5HX1BFUklPRF9OT1RfUElOTkVEEAsSHQoZREVOSUFMX1JVTEVfRkVOQ0lOR19UT0tFThAMYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_timestamp, file_holdfast_v1_money]);
 
 /**
  * The intent to spend. Customer, billing period and purpose are its identity: one spend, one charge, for
@@ -147,7 +147,7 @@ export type Authorization = Message<"holdfast.v1.Authorization"> & {
   holdExpireTime?: Timestamp | undefined;
 
   /**
-   * The vendor object bound before it was confirmed, or the one committed.
+   * The vendor object that was bound, or the one committed.
    *
    * @generated from field: string vendor_reference = 13;
    */
@@ -202,6 +202,33 @@ export type Authorization = Message<"holdfast.v1.Authorization"> & {
    * @generated from field: string trace_id = 21;
    */
   traceId: string;
+
+  /**
+   * @generated from field: holdfast.v1.Direction direction = 22;
+   */
+  direction: Direction;
+
+  /**
+   * With DIRECTION_REFUND: the vendor reference of the charge that money is given back of, or empty.
+   *
+   * @generated from field: string refund_of = 23;
+   */
+  refundOf: string;
+
+  /**
+   * What is held while HELD or IN_DOUBT: `spend.amount`, or more after IncreaseHold.
+   *
+   * @generated from field: holdfast.v1.Money held_amount = 24;
+   */
+  heldAmount?: Money | undefined;
+
+  /**
+   * What later refunds have given back of this committed authorization. Zero or more; absent until COMMITTED.
+   * `committed_amount` itself never changes.
+   *
+   * @generated from field: holdfast.v1.Money refunded_amount = 25;
+   */
+  refundedAmount?: Money | undefined;
 };
 
 /**
@@ -371,6 +398,47 @@ export const RequestErrorSchema: GenMessage<RequestError> = /*@__PURE__*/
   messageDesc(file_holdfast_v1_spend, 4);
 
 /**
+ * Which way the money of a spend goes. Stated by the caller, stored and compared. A cap counts one direction.
+ *
+ * @generated from enum holdfast.v1.Direction
+ */
+export const Direction = {
+  /**
+   * Treated as DIRECTION_SPEND.
+   *
+   * @generated from enum value: DIRECTION_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED: 0,
+
+  /**
+   * Money or a service that is charged or paid for: charges, payouts, transfers, messages.
+   *
+   * @generated from enum value: DIRECTION_SPEND = 1;
+   */
+  SPEND: 1,
+
+  /**
+   * Money that is given back: refunds, reversals, credit notes.
+   *
+   * @generated from enum value: DIRECTION_REFUND = 2;
+   */
+  REFUND: 2,
+} as const;
+
+/**
+ * Which way the money of a spend goes. Stated by the caller, stored and compared. A cap counts one direction.
+ *
+ * @generated from enum holdfast.v1.Direction
+ */
+export type Direction = (typeof Direction)[keyof typeof Direction] | UnknownEnum;
+
+/**
+ * Describes the enum holdfast.v1.Direction.
+ */
+export const DirectionSchema: GenEnum<Direction> = /*@__PURE__*/
+  enumDesc(file_holdfast_v1_spend, 0);
+
+/**
  * How the vendor call may be repeated. Stated by the caller, stored and compared.
  *
  * @generated from enum holdfast.v1.Settlement
@@ -417,7 +485,7 @@ export type Settlement = (typeof Settlement)[keyof typeof Settlement] | UnknownE
  * Describes the enum holdfast.v1.Settlement.
  */
 export const SettlementSchema: GenEnum<Settlement> = /*@__PURE__*/
-  enumDesc(file_holdfast_v1_spend, 0);
+  enumDesc(file_holdfast_v1_spend, 1);
 
 /**
  * Where an authorization is in its life.
@@ -470,7 +538,7 @@ export type AuthorizationState = (typeof AuthorizationState)[keyof typeof Author
  * Describes the enum holdfast.v1.AuthorizationState.
  */
 export const AuthorizationStateSchema: GenEnum<AuthorizationState> = /*@__PURE__*/
-  enumDesc(file_holdfast_v1_spend, 1);
+  enumDesc(file_holdfast_v1_spend, 2);
 
 /**
  * What proves that no charge exists.
@@ -539,7 +607,7 @@ export type VoidEvidence = (typeof VoidEvidence)[keyof typeof VoidEvidence] | Un
  * Describes the enum holdfast.v1.VoidEvidence.
  */
 export const VoidEvidenceSchema: GenEnum<VoidEvidence> = /*@__PURE__*/
-  enumDesc(file_holdfast_v1_spend, 2);
+  enumDesc(file_holdfast_v1_spend, 3);
 
 /**
  * What AuthorizeSpend tells the caller to do. Answers, never errors.
@@ -606,7 +674,7 @@ export type Disposition = (typeof Disposition)[keyof typeof Disposition] | Unkno
  * Describes the enum holdfast.v1.Disposition.
  */
 export const DispositionSchema: GenEnum<Disposition> = /*@__PURE__*/
-  enumDesc(file_holdfast_v1_spend, 3);
+  enumDesc(file_holdfast_v1_spend, 4);
 
 /**
  * The rule that denied a spend.
@@ -716,5 +784,5 @@ export type DenialRule = (typeof DenialRule)[keyof typeof DenialRule] | UnknownE
  * Describes the enum holdfast.v1.DenialRule.
  */
 export const DenialRuleSchema: GenEnum<DenialRule> = /*@__PURE__*/
-  enumDesc(file_holdfast_v1_spend, 4);
+  enumDesc(file_holdfast_v1_spend, 5);
 
