@@ -1,6 +1,7 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { LeaseFenceSchema } from "@holdfast/api/holdfast/v1/spend_pb";
+import type { DecimalMoney } from "./money.ts";
 import type { SpendIdentity } from "./stable-key.ts";
 
 /** A spend as a caller names it for one call. */
@@ -10,6 +11,11 @@ export interface SpendOption extends SpendIdentity {
    * that a retried closure asks for the same generation every time.
    */
   readonly retryAfterGeneration?: number;
+  /**
+   * The most that the call may cost, for calls whose amount only the vendor computes, such as a subscription or a
+   * Checkout Session. Held until the real amount is known. Compared like an amount on every repeat.
+   */
+  readonly upTo?: DecimalMoney;
 }
 
 /** What a billing lease means for the spends made under it. */

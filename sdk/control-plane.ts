@@ -1,5 +1,5 @@
 import type { DescMessage, MessageInitShape } from "@bufbuild/protobuf";
-import { type Client, createClient, type Transport } from "@connectrpc/connect";
+import { type Client, Code, createClient, type Transport } from "@connectrpc/connect";
 import {
   type AcquireBillingLeaseRequestSchema,
   type AcquireBillingLeaseResponse,
@@ -8,6 +8,8 @@ import {
   type BindVendorReferenceRequestSchema,
   type CommitSpendRequestSchema,
   type CommitSpendResponse,
+  type IncreaseHoldRequestSchema,
+  type IncreaseHoldResponse,
   type ReleaseBillingLeaseRequestSchema,
   type ReleaseBillingLeaseResponse,
   type RenewBillingLeaseRequestSchema,
@@ -36,10 +38,21 @@ export interface ControlPlane {
   readonly void: Rpc<typeof VoidSpendRequestSchema, unknown>;
   readonly reportUnknown: Rpc<typeof ReportUnknownRequestSchema, unknown>;
   readonly bind: Rpc<typeof BindVendorReferenceRequestSchema, unknown>;
+  readonly increaseHold: Rpc<typeof IncreaseHoldRequestSchema, IncreaseHoldResponse>;
   getAuthorization(name: string, deadline: number): Promise<Authorization | undefined>;
+  /** The authorization that a vendor object is bound to or was committed with; undefined if there is none. */
+  findAuthorization(object: VendorObject, deadline: number): Promise<Authorization | undefined>;
   readonly acquireLease: Rpc<typeof AcquireBillingLeaseRequestSchema, AcquireBillingLeaseResponse>;
   readonly renewLease: Rpc<typeof RenewBillingLeaseRequestSchema, RenewBillingLeaseResponse>;
   readonly releaseLease: Rpc<typeof ReleaseBillingLeaseRequestSchema, ReleaseBillingLeaseResponse>;
+}
+
+/** An object at a vendor, in one of the vendor's accounts. */
+export interface VendorObject {
+  readonly vendor: string;
+  /** Empty for the platform's own account. */
+  readonly vendorAccount: string;
+  readonly vendorReference: string;
 }
 
 // A try that hangs must leave time for another one, on another connection, before the whole deadline.
@@ -69,6 +82,15 @@ export function createControlPlane(transport: Transport, runtime: Runtime): Cont
     bind: unary(client.bindVendorReference),
     getAuthorization: async (name, deadline) =>
       (await get({ lookup: { case: "name", value: name } }, deadline)).authorization,
+    async findAuthorization(object, deadline) {
+      try {
+        return (await get({ lookup: { case: "vendorReference", value: object } }, deadline)).authorization;
+      } catch (error) {
+        if (toRpcFailure(error).rpcCode === Code.NotFound) return undefined;
+        throw error;
+      }
+    },
+    increaseHold: unary(client.increaseHold),
     acquireLease: unary(client.acquireBillingLease),
     renewLease: unary(client.renewBillingLease),
     releaseLease: unary(client.releaseBillingLease),

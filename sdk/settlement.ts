@@ -12,6 +12,8 @@ import { ATTRIBUTES } from "./telemetry-attributes.ts";
 export type NoCharge =
   | { readonly evidence: "never_sent" }
   | { readonly evidence: "vendor_refused"; readonly status: number; readonly replayed: boolean }
+  /** Turned away in front of being executed: 401, 403 or a rate limit. The next call may try again at once. */
+  | { readonly evidence: "not_executed"; readonly status: number }
   | { readonly evidence: "tombstone"; readonly vendorReference: string };
 
 /** What Bind answered. */
@@ -129,6 +131,8 @@ function voidRequest(grant: Grant, proof: NoCharge): Parameters<ControlPlane["vo
         vendorStatus: proof.status,
         vendorReplayed: proof.replayed,
       };
+    case "not_executed":
+      return { authorization, attemptId, evidence: VoidEvidence.NOT_EXECUTED, vendorStatus: proof.status };
     case "tombstone":
       return { authorization, attemptId, evidence: VoidEvidence.TOMBSTONE, vendorReference: proof.vendorReference };
   }

@@ -1,6 +1,6 @@
 import { timestampMs } from "@bufbuild/protobuf/wkt";
 import type { AuthorizeSpendResponse } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
-import { type Authorization, Disposition, DispositionSchema, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
+import { type Authorization, Direction, Disposition, DispositionSchema, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
 import type { CallContext, LeaseGuard, SpendOption } from "./context.ts";
 import type { ControlPlane } from "./control-plane.ts";
 import { denialFigures, msToDuration } from "./convert.ts";
@@ -30,6 +30,12 @@ export interface SpendRequest {
   readonly settlement: Settlement;
   readonly vendorAccount?: string;
   readonly bodyFingerprint?: string;
+  /** Which way the money goes: spent by default. */
+  readonly direction?: Direction;
+  /** Of money that is given back: the vendor reference of the charge. */
+  readonly refundOf?: string;
+  /** The caller has read this bound vendor object and goes on with it. */
+  readonly continueVendorReference?: string;
 }
 
 /** Permission for one attempt. Times are readings of the runtime's clock, measured from before the request. */
@@ -134,6 +140,9 @@ async function ask(
         ...(attempt.lease === undefined ? {} : { leaseFence: attempt.lease.fence }),
         vendorAccount: request.vendorAccount ?? "",
         bodyFingerprint: request.bodyFingerprint ?? "",
+        direction: request.direction ?? Direction.SPEND,
+        refundOf: request.refundOf ?? "",
+        continueVendorReference: request.continueVendorReference ?? "",
       },
       attempt.deadline,
     );
