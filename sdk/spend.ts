@@ -1,6 +1,12 @@
 import { timestampMs } from "@bufbuild/protobuf/wkt";
 import type { AuthorizeSpendResponse } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
-import { type Authorization, Direction, Disposition, DispositionSchema, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
+import {
+  type Authorization,
+  Direction,
+  Disposition,
+  DispositionSchema,
+  Settlement,
+} from "@holdfast/api/holdfast/v1/spend_pb";
 import type { CallContext, LeaseGuard, SpendOption } from "./context.ts";
 import type { ControlPlane } from "./control-plane.ts";
 import { denialFigures, msToDuration } from "./convert.ts";
