@@ -31,7 +31,7 @@ function laneOfDoubles(overrides: Partial<LaneOptions<number, number>> = {}) {
     },
     ...overrides,
   });
-  const submit = (request: number, inMs = 5_000) => lane.submit(request, runtime.clock.now() + inMs);
+  const submit = (request: number, inMs = 60_000) => lane.submit(request, runtime.clock.now() + inMs);
   const release = async () => {
     while (gates.length === 0) await new Promise((resolve) => setImmediate(resolve));
     gates.shift()?.();

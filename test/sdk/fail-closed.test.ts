@@ -40,7 +40,8 @@ describe("without a grant nothing is sent", () => {
       const started = performance.now();
       const error = await rejection(holdfast.stripe(world.plain).charges.create({ ...CHARGE }, { spend: SPEND }));
       expect(error).toBeInstanceOf(HoldfastUnavailableError);
-      expect(performance.now() - started).toBeLessThan(2_000);
+      // By its own deadline and not by the default one of 30 s.
+      expect(performance.now() - started).toBeLessThan(20_000);
       expect(world.simulator.requests()).toEqual([]);
     } finally {
       silent.close();

@@ -10,16 +10,11 @@ const JOB = { lease: "nightly-billing", billingPeriod: "2026-11" };
 
 let world: World;
 beforeEach(async () => {
-  world = await startWorld();
+  world = await startWorld({ time: "stands" });
 });
 afterEach(() => world.close());
 
-function until(signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    if (signal.aborted) resolve();
-    else signal.addEventListener("abort", () => resolve(), { once: true });
-  });
-}
+const TTL_MS = 30_000;
 
 describe("a billing lease", () => {
   it("is held by one at a time, and not getting it is an answer", async () => {
@@ -52,13 +47,13 @@ describe("a billing lease", () => {
   });
 
   it("is renewed while the job runs longer than its time", async () => {
-    const result = await world.holdfast().withBillingLease({ ...JOB, ttlMs: 300 }, async (lease) => {
-      await new Promise((resolve) => setTimeout(resolve, 700));
+    const result = await world.holdfast().withBillingLease({ ...JOB, ttlMs: TTL_MS }, async (lease) => {
+      await world.time.advance(2.5 * TTL_MS);
       lease.assertHeld();
       return lease.signal.aborted;
     });
     expect(result).toMatchObject({ value: false, outcome: "completed" });
-    expect(world.plane.names().filter((rpc) => rpc === "renewLease").length).toBeGreaterThanOrEqual(4);
+    expect(world.plane.names().filter((rpc) => rpc === "renewLease").length).toBeGreaterThanOrEqual(7);
   });
 
   it("fences every spend made inside it", async () => {
@@ -82,10 +77,14 @@ describe("a billing lease that cannot be renewed", () => {
     };
     const holdfast = world.holdfast();
     const stripe = holdfast.stripe(world.plain);
-    const started = performance.now();
-    const result = await holdfast.withBillingLease({ ...JOB, ttlMs: 4_000 }, async (lease) => {
-      await until(lease.signal);
-      expect(performance.now() - started).toBeLessThan(4_000);
+    const started = world.time.now();
+    const result = await holdfast.withBillingLease({ ...JOB, ttlMs: TTL_MS }, async (lease) => {
+      let abortedAt = Number.POSITIVE_INFINITY;
+      lease.signal.addEventListener("abort", () => {
+        abortedAt = world.time.now();
+      });
+      await world.time.advance(TTL_MS - 1);
+      expect(abortedAt - started).toBeLessThan(TTL_MS);
       expect(lease.signal.reason).toBeInstanceOf(LeaseLostError);
       expect(await rejection(stripe.charges.create({ ...CHARGE }, { spend: SPEND }))).toBeInstanceOf(LeaseLostError);
     });
@@ -96,20 +95,22 @@ describe("a billing lease that cannot be renewed", () => {
   });
 
   it("is lost as soon as the server says so", async () => {
-    await world.holdfast().withBillingLease({ ...JOB, ttlMs: 600 }, async (lease) => {
-      world.plane.advance(10_000);
-      await until(lease.signal);
+    await world.holdfast().withBillingLease({ ...JOB, ttlMs: TTL_MS }, async (lease) => {
+      world.plane.advance(TTL_MS);
+      const { signal } = lease;
+      await world.time.advance(TTL_MS / 2);
+      // Before this process itself would have stopped to trust it.
+      expect(signal.aborted).toBe(true);
       expect(() => lease.assertHeld()).toThrow(LeaseLostError);
     });
   });
 
   it("is lost for a process that was stopped, before any timer fires", async () => {
-    let skew = 0;
-    const holdfast = world.holdfast({ clock: { now: () => performance.now() + skew } });
+    const holdfast = world.holdfast();
     const stripe = holdfast.stripe(world.plain);
     await holdfast.withBillingLease(JOB, async (lease: HeldBillingLease) => {
       lease.assertHeld();
-      skew = 60_000;
+      world.time.jump(2 * TTL_MS);
       // The very next statement of a process that goes on: no timer has had a turn.
       expect(lease.signal.aborted).toBe(true);
       expect(await rejection(stripe.charges.create({ ...CHARGE }, { spend: SPEND }))).toBeInstanceOf(LeaseLostError);
@@ -118,11 +119,10 @@ describe("a billing lease that cannot be renewed", () => {
   });
 
   it("sends nothing when it was lost between the grant and the write", async () => {
-    let skew = 0;
-    const holdfast = world.holdfast({ clock: { now: () => performance.now() + skew } });
+    const holdfast = world.holdfast();
     const stripe = holdfast.stripe(world.plain);
     world.plane.intercept = (rpc) => {
-      if (rpc === "authorize") skew = 60_000;
+      if (rpc === "authorize") world.time.jump(2 * TTL_MS);
     };
     await holdfast.withBillingLease(JOB, async () => {
       const error = await rejection(stripe.charges.create({ ...CHARGE }, { spend: SPEND }));

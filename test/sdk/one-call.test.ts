@@ -97,30 +97,26 @@ describe("a charge in one call", () => {
   });
 
   it("sends nothing and voids when the process was stopped past its hold before the write", async () => {
-    let now = 0;
     world.plane.intercept = (rpc) => {
       // What a stopped process sees when it goes on: the grant is here, and the time is over.
-      if (rpc === "authorize") now += 25 * 3_600_000;
+      if (rpc === "authorize") world.time.jump(25 * 3_600_000);
     };
-    const error = await rejection(charge({ clock: { now: () => now }, timeoutMs: 600_000 }));
+    const error = await rejection(charge({ timeoutMs: 600_000 }));
     expect(error).toBeInstanceOf(Error);
     expect(world.posts()).toEqual([]);
   });
 
   it("re-sends nothing when the process was stopped past its hold between two sends", async () => {
-    let skew = 0;
-    const clock = { now: () => performance.now() + skew };
     const fault = world.simulator.fault({ mode: "hold", match: { path: "/v1/charges" } });
-    const pending = rejection(charge({ clock, vendorDeadlineMs: 600, holdMs: 5_000 }));
+    const pending = rejection(charge({ vendorDeadlineMs: 600, holdMs: 5_000 }));
     await fault.arrivals();
-    skew = 25 * 3_600_000;
+    world.time.jump(25 * 3_600_000);
     expect(await pending).toBeInstanceOf(SpendInDoubtError);
     expect(world.posts()).toEqual([POST]);
   });
 
   it("says that nothing was sent when the vendor cannot be connected to", async () => {
-    const unreachable = new Stripe("sk_test_1", { host: "127.0.0.1", port: 1, protocol: "http", telemetry: false });
-    const stripe = world.holdfast({ vendorDeadlineMs: 300 }).stripe(unreachable);
+    const stripe = world.holdfast({ vendorDeadlineMs: 300 }).stripe(world.unreachable);
     const error = await rejection(stripe.charges.create({ ...CHARGE }, { spend: SPEND }));
     expect(error).toBeInstanceOf(VendorUnreachableError);
     expect(world.plane.authorization().voidEvidence).toBe(VoidEvidence.NEVER_SENT);
