@@ -10,6 +10,7 @@ import { authGate, principalInterceptor, tokenHash } from "./rpc/auth.ts";
 import { authorizationMethods } from "./rpc/authorizations.ts";
 import { capMethods } from "./rpc/caps.ts";
 import { errorInterceptor } from "./rpc/errors.ts";
+import { increaseHoldMethod } from "./rpc/increase-hold.ts";
 import { leaseMethods } from "./rpc/lease.ts";
 import { startListener } from "./rpc/listener.ts";
 import { spendMethods } from "./rpc/spend.ts";
@@ -212,6 +213,7 @@ function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => 
   return (router) => {
     router.service(SpendControlService, {
       ...spendMethods({ database, authorizations, commits, rehearse: rehearsal(pool), log }),
+      ...increaseHoldMethod(database),
       ...leaseMethods(database),
     });
     router.service(AdminService, {

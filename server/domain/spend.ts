@@ -1,5 +1,5 @@
 import { createHash } from "node:crypto";
-import { HoldfastError } from "./errors.ts";
+import { type ErrorReasonName, HoldfastError } from "./errors.ts";
 import type { Micros, Money } from "./money.ts";
 
 export type Settlement = "TWO_STEP" | "RESEND_SAFE" | "SEND_ONCE";
@@ -79,10 +79,21 @@ export interface CommitCommand {
   readonly traceId: string;
 }
 
+export interface IncreaseCommand {
+  readonly vaultKeyId: string;
+  readonly authorization: AuthorizationId;
+  /** The new total. */
+  readonly amount: Money;
+  readonly traceId: string;
+}
+
 /** An authorization as it is stored. Times are microseconds since 1970 on the database clock. */
 export interface Authorization extends AuthorizationId {
   readonly spend: SpendIdentity;
+  /** What repeats are compared with. */
   readonly amount: Money;
+  /** What is held, in the currency of `amount`: that, or more after an increase. */
+  readonly held: Micros;
   readonly idempotencyKey: string;
   readonly vaultKeyId: string;
   readonly vendor: string;
@@ -124,6 +135,16 @@ export interface AuthorizeDecision {
   readonly rule: DenialRule | undefined;
   readonly cap: CapFigures | undefined;
   /** Absent where there is none or it belongs to another vault key. */
+  readonly authorization: Authorization | undefined;
+}
+
+/** The answer to one IncreaseCommand, or the reason why it is refused. */
+export interface IncreaseDecision {
+  readonly errorReason: ErrorReasonName | undefined;
+  /** Absent where it is granted. */
+  readonly rule: DenialRule | undefined;
+  readonly cap: CapFigures | undefined;
+  /** As it is now. Absent where there is none or it belongs to another vault key. */
   readonly authorization: Authorization | undefined;
 }
 

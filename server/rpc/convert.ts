@@ -129,6 +129,7 @@ export function authorizationMessage(authorization: domain.Authorization): Autho
   return create(AuthorizationSchema, {
     name: formatAuthorizationName(authorization),
     spend: { ...authorization.spend, amount: moneyMessage(authorization.amount) },
+    heldAmount: moneyMessage({ currency: authorization.amount.currency, micros: authorization.held }),
     state: stateOf[authorization.state],
     generation: authorization.generation,
     idempotencyKey: authorization.idempotencyKey,

@@ -15,6 +15,7 @@ export interface AuthorizationRow {
   readonly endpoint: string;
   readonly currency: string;
   readonly amount_micros: bigint;
+  readonly held_micros: bigint;
   readonly settlement: string;
   readonly state: string;
   readonly grant_time: bigint;
@@ -46,6 +47,7 @@ export function authorizationColumns(row: string): string {
     "endpoint",
     "currency",
     "amount_micros",
+    "held_micros",
     "settlement",
     "state",
     "vendor_reference",
@@ -76,6 +78,7 @@ export function readAuthorization(row: AuthorizationRow): Authorization | undefi
     generation: row.generation,
     spend: { customerId: row.customer_id, billingPeriod: row.billing_period, purpose: row.purpose },
     amount: { currency: row.currency, micros: toMicros(row.amount_micros) },
+    held: toMicros(row.held_micros),
     idempotencyKey: row.idempotency_key,
     vaultKeyId: row.vault_key_id,
     vendor: row.vendor,

@@ -39,6 +39,7 @@ create table holdfast.authorizations (
   endpoint text not null,
   currency text not null,
   amount_micros bigint not null,
+  held_micros bigint not null,
   settlement text not null,
   resend_safe_for interval,
   state text not null,
@@ -64,6 +65,7 @@ create table holdfast.authorizations (
   constraint authorizations_committed_check CHECK ((committed_micros >= 0)),
   constraint authorizations_evidence_check CHECK ((void_evidence = ANY (ARRAY['NEVER_SENT'::text, 'VENDOR_REFUSED'::text, 'TOMBSTONE'::text, 'ABSENT_AFTER_QUARANTINE'::text, 'OPERATOR'::text, 'NEVER_BOUND'::text]))),
   constraint authorizations_generation_check CHECK ((generation >= 1)),
+  constraint authorizations_held_check CHECK (((held_micros >= amount_micros) AND (held_micros <= '1000000000000000000'::bigint))),
   constraint authorizations_idempotency_key_check CHECK ((idempotency_key ~ '^[0-9a-f]{32}$'::text)),
   constraint authorizations_identity_check CHECK ((((length(customer_id) >= 1) AND (length(customer_id) <= 128)) AND ((length(billing_period) >= 1) AND (length(billing_period) <= 128)) AND ((length(purpose) >= 1) AND (length(purpose) <= 128)) AND (POSITION((':'::text) IN (customer_id)) = 0) AND (POSITION((':'::text) IN (billing_period)) = 0))),
   constraint authorizations_lengths_check CHECK (((length(attempt_id) = 32) AND (length(vendor) <= 32) AND (length(vendor_account) <= 128) AND (length(endpoint) <= 256) AND (length(body_fingerprint) <= 64) AND (length(vendor_reference) <= 255) AND (length(vendor_state) <= 64) AND (length(void_reason) <= 500) AND (length(lease) <= 128) AND (length(trace_id) <= 32))),
@@ -139,11 +141,11 @@ create table holdfast.counters (
   cap_id text not null,
   window_label text not null,
   subject text not null,
-  committed_micros bigint default 0 not null,
-  held_micros bigint default 0 not null,
+  committed_micros numeric(38,0) default 0 not null,
+  held_micros numeric(38,0) default 0 not null,
   constraint counters_cap_fkey FOREIGN KEY (workspace_id, cap_id) REFERENCES caps(workspace_id, cap_id),
-  constraint counters_committed_check CHECK ((committed_micros >= 0)),
-  constraint counters_held_check CHECK ((held_micros >= 0)),
+  constraint counters_committed_check CHECK ((committed_micros >= (0)::numeric)),
+  constraint counters_held_check CHECK ((held_micros >= (0)::numeric)),
   constraint counters_label_check CHECK ((length(window_label) <= 128)),
   constraint counters_pkey PRIMARY KEY (workspace_id, cap_id, window_label, subject),
   constraint counters_subject_check CHECK ((length(subject) <= 128))
@@ -248,7 +250,7 @@ CREATE INDEX authorizations_vendor_reference_idx ON holdfast.authorizations USIN
 
 -- function holdfast.append_audit(p_workspace text, p_time timestamp with time zone, p_kind text, p_actor_kind text, p_actor_id text, p_trace_id text, p_detail jsonb, p_authorization authorizations, p_disposition text, p_reason text) returns void
 
--- function holdfast.authorize_batch(p_workspace text, p_requests jsonb) returns TABLE(ord integer, disposition text, error_reason text, differing_fields text[], visible boolean, may_have_been_sent boolean, retry_after_ms bigint, failed_generation integer, rule text, cap_id text, window_label text, window_end timestamp with time zone, limit_micros bigint, committed_micros bigint, held_micros bigint, cap_currency text, authorization_row authorizations)
+-- function holdfast.authorize_batch(p_workspace text, p_requests jsonb) returns TABLE(ord integer, disposition text, error_reason text, differing_fields text[], visible boolean, may_have_been_sent boolean, retry_after_ms bigint, failed_generation integer, rule text, cap_id text, window_label text, window_end timestamp with time zone, limit_micros bigint, committed_micros numeric, held_micros numeric, cap_currency text, authorization_row authorizations)
 
 -- function holdfast.bind_vendor_reference(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_vendor_reference text, p_vendor_state text, p_follow_for interval, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
 
@@ -260,6 +262,10 @@ CREATE INDEX authorizations_vendor_reference_idx ON holdfast.authorizations USIN
 
 -- function holdfast.idempotency_key(p_customer text, p_period text, p_purpose text, p_generation integer) returns text
 
+-- function holdfast.increase_hold(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_amount_micros bigint, p_currency text, p_trace_id text) returns TABLE(error_reason text, rule text, cap_id text, window_label text, window_end timestamp with time zone, limit_micros bigint, committed_micros numeric, held_micros numeric, cap_currency text, authorization_row authorizations)
+
+-- function holdfast.key_denial(p_key vault_keys, p_now timestamp with time zone, p_vendor text, p_endpoint text, p_period text, p_purpose text, p_customer text, p_currency text, p_amount_micros bigint) returns text
+
 -- function holdfast.matching_caps(p_workspace text, p_requests jsonb, p_now timestamp with time zone) returns TABLE(ord integer, cap_id text, label text, subject text, unpinned boolean)
 
 -- function holdfast.release_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_token bigint, p_completed boolean, p_actor_id text, p_trace_id text) returns TABLE(released boolean, lease_row billing_leases)
@@ -267,6 +273,8 @@ CREATE INDEX authorizations_vendor_reference_idx ON holdfast.authorizations USIN
 -- function holdfast.renew_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_token bigint, p_ttl interval, p_actor_id text, p_trace_id text) returns TABLE(renewed boolean, lease_row billing_leases, remaining_ms bigint)
 
 -- function holdfast.report_unknown(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_reason text, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
+
+-- function holdfast.share_policy(p_workspace text) returns void
 
 -- function holdfast.sweep_expired(p_workspace text, p_limit integer) returns integer
 

@@ -1,12 +1,10 @@
 import type { ErrorReasonName } from "../domain/errors.ts";
-import { toMicros } from "../domain/money.ts";
 import {
   type Actor,
   type Authorization,
   type AuthorizationId,
   type AuthorizeCommand,
   type AuthorizeDecision,
-  type CapFigures,
   type CommitCommand,
   type DenialRule,
   type Disposition,
@@ -14,13 +12,14 @@ import {
   type VoidEvidence,
 } from "../domain/spend.ts";
 import { type AuthorizationRow, authorizationColumns, epochMicros, readAuthorization } from "./authorization.ts";
+import { type CapFiguresRow, readCapFigures } from "./cap-figures.ts";
 import { type Database, run, statement } from "./database.ts";
 
 const authorizeBatchStatement = statement(
   "authorize_batch",
   `select f.disposition, f.error_reason, f.differing_fields, f.visible, f.may_have_been_sent, f.retry_after_ms,
      f.failed_generation, f.rule, f.cap_id, f.window_label, ${epochMicros("f.window_end")} as window_end,
-     f.limit_micros, f.committed_micros as cap_committed_micros, f.held_micros, f.cap_currency,
+     f.limit_micros, f.committed_micros as cap_committed_micros, f.held_micros as cap_held_micros, f.cap_currency,
      ${authorizationColumns("(f.authorization_row)")}
    from holdfast.authorize_batch($1::text, $2::jsonb) as f
    order by f.ord`,
@@ -85,7 +84,7 @@ const listStatement = statement(
 
 const sweepStatement = statement("sweep_expired", "select holdfast.sweep_expired($1::text, $2::integer) as changed");
 
-interface DecisionRow extends AuthorizationRow {
+interface DecisionRow extends AuthorizationRow, CapFiguresRow {
   readonly disposition: Disposition | null;
   readonly error_reason: "SPEND_MISMATCH" | "GENERATION_NOT_FOUND" | null;
   readonly differing_fields: string[];
@@ -94,13 +93,6 @@ interface DecisionRow extends AuthorizationRow {
   readonly retry_after_ms: bigint | null;
   readonly failed_generation: number | null;
   readonly rule: DenialRule | null;
-  readonly cap_id: string | null;
-  readonly window_label: string | null;
-  readonly window_end: bigint | null;
-  readonly limit_micros: bigint;
-  readonly cap_committed_micros: bigint;
-  readonly held_micros: bigint;
-  readonly cap_currency: string;
 }
 
 /** What became of a settling call: the row as it is now, and why it was refused, if it was. */
@@ -341,20 +333,7 @@ function readDecision(row: DecisionRow): AuthorizeDecision {
     retryAfterMs: row.retry_after_ms === null ? undefined : Number(row.retry_after_ms),
     failedGeneration: row.failed_generation ?? undefined,
     rule: row.rule ?? undefined,
-    cap: readFigures(row),
+    cap: readCapFigures(row),
     authorization: row.visible ? readAuthorization(row) : undefined,
-  };
-}
-
-function readFigures(row: DecisionRow): CapFigures | undefined {
-  if (row.cap_id === null) return undefined;
-  return {
-    capId: row.cap_id,
-    window: row.window_label ?? "",
-    windowEnd: row.window_end ?? undefined,
-    currency: row.cap_currency,
-    limit: toMicros(row.limit_micros),
-    committed: toMicros(row.cap_committed_micros),
-    held: toMicros(row.held_micros),
   };
 }

@@ -98,6 +98,14 @@ export interface Bind extends Settling {
   readonly followForMs: number | null;
 }
 
+/** Raises what is held to `amount`. */
+export interface Increase extends Settling {
+  readonly op: "increase";
+  readonly key: string;
+  readonly currency: string;
+  readonly amount: bigint;
+}
+
 export interface AcquireLease {
   readonly op: "acquireLease";
   readonly key: string;
@@ -181,6 +189,7 @@ export type Command =
   | Void
   | ReportUnknown
   | Bind
+  | Increase
   | AcquireLease
   | RenewLease
   | ReleaseLease

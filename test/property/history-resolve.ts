@@ -13,6 +13,7 @@ import {
   type AuthorizeStep,
   type ClockStep,
   type LeaseStep,
+  type Raise,
   type Reference,
   type SettleStep,
   type Step,
@@ -182,9 +183,7 @@ function resolveSettle(world: World, step: SettleStep): Command | null {
   const by = step.by === "operator" ? null : owner;
   switch (action.kind) {
     case "commit": {
-      const amount = { held: target.amount, less: target.amount / 2n, more: target.amount + dollar, zero: 0n }[
-        action.amount
-      ];
+      const amount = { held: target.held, less: target.held / 2n, more: target.held + dollar, zero: 0n }[action.amount];
       const reference = resolveReference(target, action.reference);
       return { op: "commit", key: by, spend, generation, currency: target.currency, amount, reference };
     }
@@ -196,6 +195,17 @@ function resolveSettle(world: World, step: SettleStep): Command | null {
     }
     case "reportUnknown":
       return { op: "reportUnknown", key: owner, spend, generation, attempt };
+    case "increase": {
+      const currency = action.amount.of === "currency" && target.currency === "usd" ? "eur" : target.currency;
+      return {
+        op: "increase",
+        key: owner,
+        spend,
+        generation,
+        currency,
+        amount: raisedTotal(world, target, action.amount),
+      };
+    }
     case "bind": {
       const reference = resolveReference(target, action.reference);
       const { vendorState } = action;
@@ -203,6 +213,19 @@ function resolveSettle(world: World, step: SettleStep): Command | null {
       return { op: "bind", key: owner, spend, generation, attempt, reference, vendorState, followForMs };
     }
   }
+}
+
+function raisedTotal(world: World, target: Generation, raise: Raise): bigint {
+  const counter = target.holds[raise.hold % Math.max(target.holds.length, 1)]?.counter;
+  const cap = counter === undefined ? undefined : world.caps.get(counter.name.cap);
+  const headroom = counter === undefined || cap === undefined ? 0n : cap.limit - counter.committed - counter.held;
+  const edge =
+    raise.of === "headroom"
+      ? target.held + headroom
+      : raise.of === "max"
+        ? (cap?.rule.maxPerSpend ?? target.held)
+        : target.held;
+  return edge + raise.delta > 0n ? edge + raise.delta : 1n;
 }
 
 function resolveReference(target: Generation, reference: Reference): string {

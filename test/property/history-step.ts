@@ -67,12 +67,20 @@ export type Action =
       readonly reference: Reference;
     }
   | { readonly kind: "reportUnknown" }
+  | { readonly kind: "increase"; readonly amount: Raise }
   | {
       readonly kind: "bind";
       readonly reference: Reference;
       readonly vendorState: string;
       readonly followForMs: number | null;
     };
+
+/** The new total: what is held and a bit, what a cap still allows and a bit, or another currency. */
+export type Raise = {
+  readonly of: "held" | "headroom" | "max" | "currency";
+  readonly hold: number;
+  readonly delta: bigint;
+};
 
 export type Reference = "own" | "second" | "shared" | "bound";
 
@@ -193,6 +201,17 @@ const action: fc.Arbitrary<Action> = fc.oneof(
     }),
   },
   { weight: 2, arbitrary: fc.constant({ kind: "reportUnknown" as const }) },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      kind: fc.constant("increase" as const),
+      amount: fc.record({
+        of: fc.constantFrom<Raise["of"]>("held", "held", "headroom", "headroom", "max", "currency"),
+        hold: small(3),
+        delta: fc.constantFrom(-1n, 0n, 1n, dollar),
+      }),
+    }),
+  },
   {
     weight: 4,
     arbitrary: fc.record({

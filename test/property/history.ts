@@ -80,6 +80,7 @@ async function compareAtRest(world: World, system: System): Promise<string | nul
       error: null,
       state: one.state,
       generation: one.generation,
+      heldAmount: one.held,
       reference: one.reference,
       committedAmount: one.committed,
       evidence: one.evidence,

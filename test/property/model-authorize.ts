@@ -133,6 +133,7 @@ function grant(world: World, request: Authorize, generation: number, holds: read
     grantTime: world.now,
     holds,
     state: "HELD",
+    held: request.amount,
     attempt: request.attempt,
     told: false,
     holdExpireTime: world.now + request.holdMs,

@@ -1,6 +1,6 @@
 import type { Answer, Authorize, CounterName, CreateCap, CreateVaultKey } from "./command.ts";
 import type { World } from "./model-world.ts";
-import { dayEnd, windowLabel } from "./model-window.ts";
+import { dayEndOf, windowLabel } from "./model-window.ts";
 
 export interface Cap {
   readonly rule: CreateCap;
@@ -29,8 +29,11 @@ export function endpointMatches(template: string, endpoint: string): boolean {
 
 const pins = (list: readonly string[], value: string): boolean => list.length === 0 || list.includes(value);
 
+/** What a vault key's policy looks at. */
+export type Asked = Pick<Authorize, "vendor" | "endpoint" | "period" | "purpose" | "customer" | "currency" | "amount">;
+
 /** The rule of the vault key that denies a request, in the order in which the rules are judged. */
-export function keyDenial(key: VaultKey, request: Authorize, now: number): string | null {
+export function keyDenial(key: VaultKey, request: Asked, now: number): string | null {
   const { policy } = key;
   if (key.revoked) return "VAULT_KEY_REVOKED";
   if (policy.expireTime !== null && now >= policy.expireTime) return "VAULT_KEY_EXPIRED";
@@ -92,20 +95,34 @@ export function usageOf(cap: Cap, counter: Counter): Answer {
 /** The denial of one cap, or null if the request fits. */
 export function capDenial(world: World, cap: Cap, request: Authorize): Answer | null {
   const { rule } = cap;
-  const denied = (name: string, figures: Answer = {}): Answer => ({ ...denial(name), cap: rule.cap, ...figures });
+  const denied = (name: string): Answer => ({ ...denial(name), cap: rule.cap });
   const key = world.keys.get(request.key);
   if (rule.window === "BILLING_PERIOD" && key?.policy.periods.length === 0) return denied("BILLING_PERIOD_NOT_PINNED");
   if (rule.currency !== request.currency) return denied("CURRENCY");
-  if (rule.maxPerSpend !== null && request.amount > rule.maxPerSpend) return denied("MAX_PER_SPEND");
-  const counter = counterOf(world, cap, request);
-  if (world.rules.fits(cap, counter, request.amount)) return null;
-  return denied("CAP_HEADROOM", {
+  return counterDenial(world, cap, counterOf(world, cap, request), { total: request.amount, more: request.amount });
+}
+
+/** The denial of one counter of a cap, or null: one spend may hold `total`, and `more` than now must fit. */
+export function counterDenial(
+  world: World,
+  cap: Cap,
+  counter: Counter,
+  asked: { readonly total: bigint; readonly more: bigint },
+): Answer | null {
+  const { rule } = cap;
+  if (rule.maxPerSpend !== null && asked.total > rule.maxPerSpend) {
+    return { ...denial("MAX_PER_SPEND"), cap: rule.cap };
+  }
+  if (world.rules.fits(cap, counter, asked.more)) return null;
+  return {
+    ...denial("CAP_HEADROOM"),
+    cap: rule.cap,
     ...usageOf(cap, counter),
     limit: cap.limit,
-    shortBy: request.amount - (cap.limit - counter.committed - counter.held),
+    shortBy: asked.more - (cap.limit - counter.committed - counter.held),
     window: counter.name.window,
-    windowEnd: rule.window === "DAY" ? dayEnd(rule.zone, world.now) : null,
-  });
+    windowEnd: rule.window === "DAY" ? dayEndOf(rule.zone, counter.name.window) : null,
+  };
 }
 
 export function denial(rule: string): Answer {

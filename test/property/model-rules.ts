@@ -1,5 +1,5 @@
 import type { Answer, Authorize, Void } from "./command.ts";
-import { capDenial, counterOf, type Cap } from "./model-cap.ts";
+import { capDenial, counterDenial, counterOf, type Cap } from "./model-cap.ts";
 import { fenceHolds } from "./model-lease.ts";
 import { unfollow, voidWith, type Generation, type Hold, type Rules, type World } from "./model-world.ts";
 
@@ -11,6 +11,7 @@ export const rules: Rules = {
   differences,
   fenceHolds,
   takeover,
+  raise,
   mayFollow: (voided, request) =>
     voided.evidence === "NEVER_SENT" ||
     voided.evidence === "NEVER_BOUND" ||
@@ -43,6 +44,22 @@ function reserve(world: World, request: Authorize, caps: readonly Cap[]): readon
     counter.held += request.amount;
     return { counter, amount: request.amount };
   });
+}
+
+/** In the windows in which the generation was granted, whatever the clock says now. */
+function raise(world: World, generation: Generation, total: bigint): Answer | null {
+  const more = total - generation.held;
+  for (const { counter } of generation.holds) {
+    const cap = world.caps.get(counter.name.cap);
+    const denied = cap === undefined ? null : counterDenial(world, cap, counter, { total, more });
+    if (denied !== null) return denied;
+  }
+  for (const hold of generation.holds) {
+    hold.counter.held += more;
+    hold.amount = total;
+  }
+  generation.held = total;
+  return null;
 }
 
 function differences(live: Generation, request: Authorize): readonly string[] {

@@ -1,4 +1,5 @@
-import type { Answer, Bind, Commit, Identity, ReportUnknown, Void } from "./command.ts";
+import type { Answer, Bind, Commit, Identity, Increase, ReportUnknown, Void } from "./command.ts";
+import { denial, keyDenial } from "./model-cap.ts";
 import {
   chargeName,
   findGeneration,
@@ -54,7 +55,7 @@ export function commit(world: World, request: Commit): Answer {
 }
 
 function committed(generation: Generation): Answer {
-  return { ...shown(generation), overCommitted: (generation.committed ?? 0n) > generation.amount };
+  return { ...shown(generation), overCommitted: (generation.committed ?? 0n) > generation.held };
 }
 
 function recommit(world: World, found: Generation, request: Commit): Answer {
@@ -122,6 +123,22 @@ export function bind(world: World, request: Bind): Answer {
   found.vendorState = request.vendorState;
   found.followUntil = request.vendorState === "" ? null : world.now + (request.followForMs ?? weekMs);
   return shown(found);
+}
+
+/** More than is held is asked of the key and of every cap; what is held already was granted. */
+export function increase(world: World, request: Increase): Answer {
+  const found = settled(world, request);
+  if (isAnswer(found)) return found;
+  if (!isLive(found)) return { error: terminalReason(found) };
+  if (found.currency !== request.currency) return { error: "SPEND_MISMATCH" };
+  if (request.amount > found.held) {
+    const key = world.keys.get(found.key);
+    const rule =
+      key === undefined ? "VAULT_KEY_REVOKED" : keyDenial(key, { ...found, amount: request.amount }, world.now);
+    const denied = rule === null ? world.rules.raise(world, found, request.amount) : denial(rule);
+    if (denied !== null) return { ...shown(found), ...denied, name: shown(found)["name"] ?? null };
+  }
+  return { ...shown(found), disposition: "GRANTED" };
 }
 
 function terminalReason(generation: Generation): string {

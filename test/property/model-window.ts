@@ -17,6 +17,16 @@ export function windowLabel(window: Window, zone: string, period: string, now: n
   return window === "DAY" ? localDate(zone, now) : period;
 }
 
+/** The first instant after a local day, "2026-11-30". Some instant of every day lies within 15 h of its noon in UTC. */
+export function dayEndOf(zone: string, label: string): number {
+  const noon = Date.parse(`${label}T12:00:00Z`);
+  const hour = 3_600_000;
+  for (let hours = -15; hours <= 15; hours += 1) {
+    if (localDate(zone, noon + hours * hour) === label) return dayEnd(zone, noon + hours * hour);
+  }
+  throw new Error(`${label} is no day in ${zone}`);
+}
+
 /**
  * The first instant after the local day that contains `now`. Searched for rather than computed, so that days of
  * 23 and 25 hours, midnights that do not exist and dates that never were need no special case. Every change of a

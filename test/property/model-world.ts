@@ -6,7 +6,7 @@ import type { Leases } from "./model-lease.ts";
 /** What one generation takes from one counter. */
 export interface Hold {
   counter: Counter;
-  readonly amount: bigint;
+  amount: bigint;
 }
 
 /** One generation of one spend. */
@@ -24,6 +24,8 @@ export interface Generation extends Identity {
   readonly grantTime: number;
   readonly holds: readonly Hold[];
   state: State;
+  /** What is held: the amount, or more after an increase. */
+  held: bigint;
   attempt: string;
   /** What the holding attempt was told last. */
   told: boolean;
@@ -52,6 +54,8 @@ export interface Rules {
   fenceHolds(leases: Leases, fence: Fence, now: number): boolean;
   /** What a request may do with a generation whose hold is not running any more. */
   takeover(live: Generation, request: Authorize, now: number): "CONTINUE" | "START_ANEW" | "IN_DOUBT";
+  /** Takes what an increase adds from every counter of the generation, or from none and says what denied. */
+  raise(world: World, generation: Generation, total: bigint): Answer | null;
   /** Whether a voided generation may be followed by the next one. */
   mayFollow(voided: Generation, request: Authorize): boolean;
   /** Whether the evidence proves that no charge exists. */
@@ -138,6 +142,7 @@ export function shown(generation: Generation): Answer {
     idempotencyKey: idempotencyKey(generation, generation.generation),
     vaultKey: generation.key,
     amount: generation.amount,
+    heldAmount: generation.held,
     grantTime: generation.grantTime,
     holdExpireTime: generation.holdExpireTime,
     reference: generation.reference,

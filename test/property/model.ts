@@ -3,7 +3,7 @@ import { authorize } from "./model-authorize.ts";
 import { counterNamed, usageOf } from "./model-cap.ts";
 import { acquireLease, releaseLease, renewLease } from "./model-lease.ts";
 import { rules as meant } from "./model-rules.ts";
-import { bind, commit, reportUnknown, voidSpend } from "./model-settle.ts";
+import { bind, commit, increase, reportUnknown, voidSpend } from "./model-settle.ts";
 import { createWorld, findGeneration, isFollowed, isLive, shown, type Rules, type World } from "./model-world.ts";
 
 /** A system in memory whose answers are known at once. */
@@ -50,6 +50,8 @@ function applyOne(world: World, command: Exclude<Command, { op: "authorizeBatch"
       return reportUnknown(world, command);
     case "bind":
       return bind(world, command);
+    case "increase":
+      return increase(world, command);
     case "acquireLease":
       return acquireLease(world.leases, command, world.now);
     case "renewLease":

@@ -1,4 +1,4 @@
-import { counterOf, counterNamed, capDenial } from "./model-cap.ts";
+import { counterDenial, counterOf, counterNamed, capDenial } from "./model-cap.ts";
 import { rules } from "./model-rules.ts";
 import { localDate } from "./model-window.ts";
 import { chargeName, voidWith, type Hold, type Rules } from "./model-world.ts";
@@ -98,6 +98,29 @@ export const plantedBugs: Readonly<Record<string, Rules>> = {
   "a one-call request is sent again with another body": {
     ...rules,
     takeover: (live, request, now) => rules.takeover(live, { ...request, fingerprint: "" }, now),
+  },
+  "an increase asks no cap": {
+    ...rules,
+    raise: (world, generation, total) => rules.raise({ ...world, caps: new Map() }, generation, total),
+  },
+  "an increase asks for headroom that it holds already": {
+    ...rules,
+    raise: (world, generation, total) => {
+      const denied = generation.holds.map(({ counter }) => {
+        const cap = world.caps.get(counter.name.cap);
+        return cap === undefined ? null : counterDenial(world, cap, counter, { total, more: total });
+      });
+      return denied.find((one) => one !== null) ?? rules.raise(world, generation, total);
+    },
+  },
+  "a void gives back the amount instead of what is held": {
+    ...rules,
+    raise: (world, generation, total) => {
+      const amounts = generation.holds.map(({ amount }) => amount);
+      const denied = rules.raise(world, generation, total);
+      generation.holds.forEach((hold, i) => (hold.amount = amounts[i] ?? hold.amount));
+      return denied;
+    },
   },
   "a commit settles a charge of another spend": {
     ...rules,

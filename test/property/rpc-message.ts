@@ -124,6 +124,7 @@ export function authorizationAnswer(message: Authorization | undefined): Answer 
     idempotencyKey: message.idempotencyKey,
     vaultKey: message.vaultKey.replace("vaultKeys/", ""),
     amount: micros(message.spend?.amount),
+    heldAmount: micros(message.heldAmount),
     grantTime: time(message.grantTime),
     holdExpireTime: time(message.holdExpireTime),
     reference: text(message.vendorReference),
@@ -135,14 +136,21 @@ export function authorizationAnswer(message: Authorization | undefined): Answer 
 }
 
 export function authorizeAnswer(response: AuthorizeSpendResponse): Answer {
-  const { denial } = response;
   return {
     ...authorizationAnswer(response.authorization),
-    disposition: nameOf(Disposition, response.disposition),
+    ...denialAnswer(response),
     mayHaveBeenSent: response.mayHaveBeenSent,
     waits: response.retryAfter !== undefined && (response.retryAfter.seconds > 0n || response.retryAfter.nanos > 0),
     fields: fieldNames(response.differingFields),
     failedGeneration: response.failedGeneration,
+  };
+}
+
+/** The disposition, with every figure of a denial. */
+export function denialAnswer(response: Pick<AuthorizeSpendResponse, "denial" | "disposition">): Answer {
+  const { denial } = response;
+  return {
+    disposition: nameOf(Disposition, response.disposition),
     ...(denial === undefined
       ? {}
       : {

@@ -13,6 +13,7 @@ import {
   authorizeMessage,
   capMessage,
   commitMessage,
+  denialAnswer,
   leaseAnswer,
   leaseAnswerName,
   micros,
@@ -125,6 +126,11 @@ async function spend(client: Spending, as: (key: string | null) => Headers, comm
     case "reportUnknown": {
       const request = { authorization: authorizationOf(command), attemptId: command.attempt, reason: "history" };
       return authorizationAnswer((await client.reportUnknown(request, as(command.key))).authorization);
+    }
+    case "increase": {
+      const request = { authorization: authorizationOf(command), amount: money(command.currency, command.amount) };
+      const response = await client.increaseHold(request, as(command.key));
+      return { ...authorizationAnswer(response.authorization), ...denialAnswer(response) };
     }
     case "bind": {
       const request = {

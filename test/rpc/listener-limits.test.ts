@@ -1,13 +1,13 @@
 import { once } from "node:events";
 import { createServer as createHttpServer } from "node:http";
-import { constants, connect as connectHttp2 } from "node:http2";
+import { type ClientHttp2Session, constants, connect as connectHttp2 } from "node:http2";
 import { connect as connectNet, type Socket } from "node:net";
 import { toJsonString } from "@bufbuild/protobuf";
 import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createConnectTransport, createGrpcTransport } from "@connectrpc/connect-node";
 import { Disposition } from "@holdfast/api/holdfast/v1/spend_pb";
 import { AuthorizeSpendRequestSchema, SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
-import { describe, expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { hangingHandler, startStubServer, validRequest } from "./stub-server.ts";
 
 const path = "/holdfast.v1.SpendControlService/AuthorizeSpend";
@@ -37,11 +37,27 @@ async function raw(port: number, bytes: string | Uint8Array): Promise<{ readonly
   return { text, ms: performance.now() - start };
 }
 
-describe("slow clients", () => {
-  const limits = { firstRequestMs: 300, requestMs: 300, idleMs: 700, sweepMs: 50 };
+function jsonCall(token: string): Record<string, string> {
+  return { ":method": "POST", ":path": path, "content-type": "application/json", authorization: `Bearer ${token}` };
+}
 
+/** The status of a whole call on this session; undefined if it was reset. */
+async function statusOf(session: ClientHttp2Session, headers: Record<string, string>): Promise<unknown> {
+  const call = session.request(headers);
+  let status: unknown;
+  call.on("error", () => {});
+  call.on("response", (answer) => {
+    status = answer[":status"];
+  });
+  call.resume();
+  call.end(toJsonString(AuthorizeSpendRequestSchema, validRequest()));
+  await once(call, "close");
+  return status;
+}
+
+describe("slow clients", () => {
   test("half a preface, half the headers, half a body and silence are cut off", async () => {
-    const server = await startStubServer({ limits });
+    const server = await startStubServer({ limits: { firstRequestMs: 300, requestMs: 300, sweepMs: 50 } });
     const magic = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     const settings = Buffer.from([0, 0, 0, 4, 0, 0, 0, 0, 0]);
     const halfHeaders = Buffer.from([0, 0, 1, 1, 0, 0, 0, 0, 1, 0x83]);
@@ -54,30 +70,30 @@ describe("slow clients", () => {
       raw(server.port, Buffer.concat([Buffer.from(magic), settings, halfHeaders])),
       raw(server.port, `POST ${path} HTTP/1.1\r\nhost: x\r\n`),
     ]);
-    for (const { ms } of results) expect(ms).toBeLessThan(3_000);
+    // By these limits and not by the usual ones of 9 s.
+    for (const { ms } of results) expect(ms).toBeLessThan(8_000);
     await server.close(1_000);
   });
 
   test("a call whose body does not arrive is reset while the session lives on", async () => {
-    const server = await startStubServer({ limits });
+    const server = await startStubServer({ limits: { requestMs: 300, sweepMs: 50 } });
     const session = connectHttp2(server.url);
-    const headers = {
-      ":method": "POST",
-      ":path": path,
-      "content-type": "application/json",
-      authorization: `Bearer ${server.vaultKeyToken}`,
-    };
+    const headers = jsonCall(server.vaultKeyToken);
     const slow = session.request(headers);
     slow.on("error", () => {});
     slow.write("{");
     await once(slow, "close");
     expect(slow.rstCode).toBe(constants.NGHTTP2_CANCEL);
-    const next = session.request(headers);
-    next.end(toJsonString(AuthorizeSpendRequestSchema, validRequest()));
-    const [answer] = (await once(next, "response")) as [Record<string, unknown>];
-    expect(answer[":status"]).toBe(200);
-    next.resume();
-    // Pings do not keep an idle session open.
+    // A request that a busy machine splits in two is slow as well.
+    await expect.poll(() => statusOf(session, headers)).toBe(200);
+    session.destroy();
+    await server.close(1_000);
+  });
+
+  test("a session without a call is closed, which pings do not prevent", async () => {
+    const server = await startStubServer({ limits: { idleMs: 300, sweepMs: 50 } });
+    const session = connectHttp2(server.url);
+    expect(await statusOf(session, jsonCall(server.vaultKeyToken))).toBe(200);
     const pings = setInterval(() => {
       if (!session.destroyed) session.ping(() => {});
     }, 30);
@@ -137,12 +153,12 @@ describe("shutdown", () => {
     await entered.promise;
     while (server.handled() < 2) await new Promise((resolve) => setImmediate(resolve));
     const start = performance.now();
-    const closed = server.close(10_000);
+    const closed = server.close(600_000);
     await expect(fetch(server.url)).rejects.toThrow();
     release.resolve();
     for (const answer of await Promise.all(calls)) expect(answer.disposition).toBe(Disposition.GRANTED);
     await closed;
-    expect(performance.now() - start).toBeLessThan(5_000);
+    expect(performance.now() - start).toBeLessThan(60_000);
   });
 
   test("aborts calls that do not finish and tells their callers why", async () => {
@@ -151,7 +167,12 @@ describe("shutdown", () => {
     const client = createClient(SpendControlService, createGrpcTransport({ baseUrl: server.url }));
     const error = refusal(client.authorizeSpend(validRequest(), bearer(server.vaultKeyToken)));
     await hanging.entered;
-    await server.close(500);
+    // The callers are told in the last fifth of the time. A stalled loop would see all of it pass at once.
+    vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+    const closed = server.close(500);
+    vi.advanceTimersByTime(400);
+    vi.useRealTimers();
+    await closed;
     expect((await error).code).toBe(Code.Unavailable);
     expect((await error).rawMessage).toContain("shutting down");
     expect(server.defects).toEqual([]);

@@ -244,7 +244,8 @@ describe("one port", () => {
       const start = performance.now();
       vanish();
       if (!signal.aborted) await once(signal, "abort");
-      expect(performance.now() - start, http).toBeLessThan(2_000);
+      // By the cut connection and not by the longest deadline of 30 s.
+      expect(performance.now() - start, http).toBeLessThan(20_000);
       expect(other.defects, http).toEqual([]);
       await other.close(1_000);
     }

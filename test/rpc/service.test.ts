@@ -250,6 +250,63 @@ describe("a denial", () => {
   });
 });
 
+describe("an increase", () => {
+  test("is granted with the new total, repeated, and denied with every figure of what is missing", async () => {
+    const client = server.spend(await server.vaultKey("raising"));
+    await server.cap("raising", "15", { scope: { vaultKey: "vaultKeys/raising" } });
+    const { name, heldAmount } = await grant(asks(), client);
+    expect(heldAmount).toMatchObject(usd("10"));
+    for (const amount of ["14", "14", "12"]) {
+      const granted = await client.increaseHold({ authorization: name, amount: usd(amount) });
+      expect(granted).toMatchObject({
+        disposition: Disposition.GRANTED,
+        authorization: { name, heldAmount: usd("14"), spend: { amount: usd("10") } },
+      });
+      expect(granted.denial).toBeUndefined();
+    }
+    const denied = await client.increaseHold({ authorization: name, amount: usd("17.50") });
+    expect(denied).toMatchObject({
+      disposition: Disposition.DENIED,
+      authorization: { name, heldAmount: usd("14") },
+      denial: {
+        rule: DenialRule.CAP_HEADROOM,
+        message: "3.50 usd more does not fit into the cap caps/raising. Raise its limit or wait for its window to end.",
+        cap: "caps/raising",
+        limit: usd("15"),
+        held: usd("14"),
+        headroom: usd("1"),
+        shortBy: usd("2.50"),
+      },
+    });
+    await server.admin.revokeVaultKey({ name: "vaultKeys/raising" });
+    const revoked = await client.increaseHold({ authorization: name, amount: usd("15") });
+    expect(revoked).toMatchObject({
+      disposition: Disposition.DENIED,
+      denial: { rule: DenialRule.VAULT_KEY_REVOKED },
+    });
+  });
+
+  test("is refused in another currency, without an amount, and once the spend is settled", async () => {
+    const { name } = await grant();
+    const eur = { currency: "eur", amount: "12" };
+    expect(await refusal(spends.increaseHold({ authorization: name, amount: eur }))).toMatchObject({
+      code: Code.FailedPrecondition,
+      reason: "SPEND_MISMATCH",
+      metadata: { fields: "spend.amount.currency" },
+    });
+    for (const amount of [undefined, usd("0"), usd("-1")]) {
+      const refused = await refusal(spends.increaseHold({ authorization: name, ...(amount && { amount }) }));
+      expect(refused).toMatchObject({ code: Code.InvalidArgument, reason: "INVALID_FIELD" });
+    }
+    await spends.commitSpend({ authorization: name, amount: usd("10"), vendorReference: `i_${customers}` });
+    expect(await refusal(spends.increaseHold({ authorization: name, amount: usd("12") }))).toMatchObject({
+      code: Code.FailedPrecondition,
+      reason: "ALREADY_COMMITTED",
+      metadata: { vendor_reference: `i_${customers}` },
+    });
+  });
+});
+
 describe("a request that is malformed names its field", () => {
   test.each<[string, Request]>([
     ["spend", asks({ spend: undefined })],
@@ -310,7 +367,7 @@ describe("a request that is malformed names its field", () => {
 });
 
 describe("another vault key", () => {
-  test("cannot see, settle, bind, void or doubt what is not its own, and an operator can settle it", async () => {
+  test("cannot see, settle, bind, void, raise or doubt what is not its own, and an operator can settle it", async () => {
     const stranger = server.spend(await server.vaultKey("stranger"));
     const request = asks();
     const { name } = await grant(request);
@@ -322,6 +379,7 @@ describe("another vault key", () => {
       () => stranger.voidSpend({ authorization: name, attemptId, evidence: VoidEvidence.NEVER_SENT }),
       () => stranger.bindVendorReference({ authorization: name, attemptId, vendorReference: "x" }),
       () => stranger.reportUnknown({ authorization: name, attemptId }),
+      () => stranger.increaseHold({ authorization: name, amount: usd("11") }),
     ];
     for (const call of calls) {
       const { reason, metadata } = await refusal(call());

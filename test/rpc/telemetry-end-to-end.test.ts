@@ -3,9 +3,9 @@ import { createGrpcTransport } from "@connectrpc/connect-node";
 import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import { createHoldfast, type Holdfast } from "@holdfast/sdk";
 import { context, ROOT_CONTEXT, type Span, trace } from "@opentelemetry/api";
-import { setTimeout as delay } from "node:timers/promises";
 import Stripe from "stripe";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { GroupCommit } from "../../server/store/group-commit.ts";
 import { type OtlpReceiver, type ReceivedSpan, startOtlpReceiver } from "../support/otlp-receiver.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 import { startStripeSimulator, type StripeSimulator } from "../support/stripe-simulator/index.ts";
@@ -130,6 +130,7 @@ test("requests that the server carries out together are linked from their batch,
   const locker = await server.database.pool.connect();
   await locker.query("begin");
   await locker.query("select from holdfast.workspaces for no key update");
+  const submit = vi.spyOn(GroupCommit.prototype, "submit");
   const callers = Array.from({ length: 8 }, (_, n) => `apart-${n}`);
   const ids = callers.map((_, n) => ({ traceId: `${n + 1}`.repeat(32), spanId: `${n + 1}`.repeat(16) }));
   const answers = callers.map((customerId, n) => {
@@ -156,7 +157,8 @@ test("requests that the server carries out together are linked from their batch,
     );
   });
   // The first batch waits in the database; what arrives meanwhile becomes the next one.
-  await delay(300);
+  await expect.poll(() => submit.mock.calls.length).toBe(callers.length);
+  submit.mockRestore();
   await locker.query("rollback");
   locker.release();
   await Promise.all(answers);

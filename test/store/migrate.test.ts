@@ -90,8 +90,8 @@ test("a table locked by somebody else does not queue every reader behind the mig
   const patient = migrate(database.connection, { folder, lockTimeoutMs: 50, lockRetries: 100 });
   // The migration waits for our lock, then lets go of its place in the queue.
   const waiting = "select count(*)::int4 from pg_locks where not granted and relation = 'holdfast.first'::regclass";
-  await expect.poll(() => column(waiting), { interval: 5, timeout: 10_000 }).toEqual([1]);
-  await expect.poll(() => column(waiting), { interval: 5, timeout: 10_000 }).toEqual([0]);
+  await expect.poll(() => column(waiting), { interval: 5 }).toEqual([1]);
+  await expect.poll(() => column(waiting), { interval: 5 }).toEqual([0]);
   await blocker.query("commit");
   blocker.release();
   expect(await patient).toEqual(["0003_third.sql"]);

@@ -30,6 +30,7 @@ const oneCall: Row = {
   "report unknown": "ok -> IN_DOUBT",
   "bind pi_1": "STATE_NOT_ALLOWED -> HELD",
   "bind pi_2": "STATE_NOT_ALLOWED -> HELD",
+  "increase to 12": "ok -> HELD held_micros",
   sweep: "HELD",
 };
 
@@ -57,6 +58,7 @@ const twoStep: Row = {
   "report unknown": "ok -> IN_DOUBT",
   "bind pi_1": "ok -> HELD bind_time vendor_reference",
   "bind pi_2": "ok -> HELD bind_time vendor_reference",
+  "increase to 12": "ok -> HELD held_micros",
   sweep: "HELD",
 };
 
@@ -84,6 +86,7 @@ const bound: Row = {
   "report unknown": "ok -> IN_DOUBT",
   "bind pi_1": "ok -> HELD",
   "bind pi_2": "ALREADY_BOUND -> HELD",
+  "increase to 12": "ok -> HELD held_micros",
   sweep: "HELD",
 };
 
@@ -111,6 +114,7 @@ const voided: Row = {
   "report unknown": "ALREADY_VOIDED -> VOIDED",
   "bind pi_1": "ALREADY_VOIDED -> VOIDED",
   "bind pi_2": "ALREADY_VOIDED -> VOIDED",
+  "increase to 12": "ALREADY_VOIDED -> VOIDED",
   sweep: "VOIDED",
 };
 
@@ -204,6 +208,7 @@ export const expected: Readonly<Record<string, Row>> = {
     "void, never sent, other attempt": "ATTEMPT_SUPERSEDED -> IN_DOUBT",
     "bind pi_1": "STATE_NOT_ALLOWED -> IN_DOUBT",
     "bind pi_2": "STATE_NOT_ALLOWED -> IN_DOUBT",
+    "increase to 12": "ok -> IN_DOUBT held_micros",
     sweep: "IN_DOUBT",
   },
   "IN_DOUBT resend, safe": {
@@ -216,6 +221,7 @@ export const expected: Readonly<Record<string, Row>> = {
     "void, never sent, other attempt": "ATTEMPT_SUPERSEDED -> IN_DOUBT",
     "bind pi_1": "STATE_NOT_ALLOWED -> IN_DOUBT",
     "bind pi_2": "STATE_NOT_ALLOWED -> IN_DOUBT",
+    "increase to 12": "ok -> IN_DOUBT held_micros",
     sweep: "IN_DOUBT",
   },
   "IN_DOUBT two-step": {
@@ -228,6 +234,7 @@ export const expected: Readonly<Record<string, Row>> = {
     "void, never sent, other attempt": "ATTEMPT_SUPERSEDED -> IN_DOUBT",
     "bind pi_1": "ok -> IN_DOUBT bind_time vendor_reference",
     "bind pi_2": "ok -> IN_DOUBT bind_time vendor_reference",
+    "increase to 12": "ok -> IN_DOUBT held_micros",
     sweep: "IN_DOUBT",
   },
   "IN_DOUBT two-step, bound": {
@@ -241,6 +248,7 @@ export const expected: Readonly<Record<string, Row>> = {
     "void, never sent, other attempt": "ATTEMPT_SUPERSEDED -> IN_DOUBT",
     "bind pi_1": "ok -> IN_DOUBT",
     "bind pi_2": "ALREADY_BOUND -> IN_DOUBT",
+    "increase to 12": "ok -> IN_DOUBT held_micros",
     sweep: "IN_DOUBT",
   },
   COMMITTED: {
@@ -267,6 +275,7 @@ export const expected: Readonly<Record<string, Row>> = {
     "report unknown": "ALREADY_COMMITTED -> COMMITTED",
     "bind pi_1": "ALREADY_COMMITTED -> COMMITTED",
     "bind pi_2": "ALREADY_COMMITTED -> COMMITTED",
+    "increase to 12": "ALREADY_COMMITTED -> COMMITTED",
     sweep: "COMMITTED",
   },
   "VOIDED NEVER_SENT": {

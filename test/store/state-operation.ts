@@ -1,5 +1,6 @@
 import type pg from "pg";
 import type { Authorization, VoidEvidence } from "../../server/domain/spend.ts";
+import { increaseHold } from "../../server/store/increase-hold.ts";
 import {
   bindVendorReference,
   reportUnknown,
@@ -90,6 +91,7 @@ export const operations = {
   "report unknown": doubt,
   "bind pi_1": (s) => bind(s, "pi_1"),
   "bind pi_2": (s) => bind(s, "pi_2"),
+  "increase to 12": (s) => increase(s, 12),
 } as const satisfies Record<string, Operation>;
 
 async function authorize({ granting, asked }: Subject, difference: Asked): Promise<string> {
@@ -118,6 +120,11 @@ async function bind({ pool, granting, asked, authorization }: Subject, reference
       traceId: "",
     }),
   );
+}
+
+async function increase({ pool, granting, authorization }: Subject, amount: number): Promise<string> {
+  const command = { vaultKeyId: "main", authorization, amount: usd(amount), traceId: "" };
+  return outcome(await increaseHold(pool, granting.workspace, command));
 }
 
 async function doubt({ pool, granting, asked, authorization }: Subject): Promise<string> {
@@ -157,6 +164,6 @@ async function byOperator(subject: Subject): Promise<string> {
   return await voidIt(subject, { evidence: "OPERATOR", actor: { kind: "operator", id: "t" }, reason: "seen" });
 }
 
-function outcome({ errorReason }: Settled): string {
+function outcome({ errorReason }: Pick<Settled, "errorReason">): string {
   return errorReason ?? "ok";
 }

@@ -202,8 +202,8 @@ async function recount(pool: pg.Pool, workspace: string): Promise<Counter[]> {
     `select n.cap_id as "capId", n.window_label as "window", n.subject,
        coalesce(sum(case when t.state = 'COMMITTED' then
          case when t.committed_currency = t.currency then t.committed_micros else h.amount_micros end
-         else 0 end + coalesce(x.counted, 0)), 0)::bigint as committed,
-       coalesce(sum(h.amount_micros) filter (where t.state in ('HELD', 'IN_DOUBT')), 0)::bigint as held
+         else 0 end + coalesce(x.counted, 0)), 0) as committed,
+       coalesce(sum(h.amount_micros) filter (where t.state in ('HELD', 'IN_DOUBT')), 0) as held
      from holdfast.counters n
      left join holdfast.holds h on h.workspace_id = n.workspace_id and h.cap_id = n.cap_id
        and h.window_label = n.window_label and h.subject = n.subject

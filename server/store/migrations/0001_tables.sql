@@ -100,14 +100,15 @@ create table holdfast.caps (
 );
 
 -- One row per cap, window and subject (the customer of a per_customer cap, else ''). The row is locked while
--- a grant is decided, and its totals are the only ones: nothing is ever summed up from other rows.
+-- a grant is decided, and its totals are the only ones: nothing is ever summed up from other rows. One amount fits
+-- 64 bits, the sum of ten does not, and a charge that is true must always be counted: so the totals are numeric.
 create table holdfast.counters (
   workspace_id text not null,
   cap_id text not null,
   window_label text not null,
   subject text not null,
-  committed_micros bigint not null default 0,
-  held_micros bigint not null default 0,
+  committed_micros numeric(38, 0) not null default 0,
+  held_micros numeric(38, 0) not null default 0,
   constraint counters_pkey primary key (workspace_id, cap_id, window_label, subject),
   constraint counters_cap_fkey foreign key (workspace_id, cap_id) references holdfast.caps (workspace_id, cap_id),
   constraint counters_label_check check (length(window_label) <= 128),
@@ -131,7 +132,9 @@ create table holdfast.authorizations (
   vendor_account text not null,
   endpoint text not null,
   currency text not null,
+  -- What repeats are compared with. What is held may be more: an increase raises it, nothing lowers it.
   amount_micros bigint not null,
+  held_micros bigint not null,
   settlement text not null,
   resend_safe_for interval,
   state text not null,
@@ -165,6 +168,7 @@ create table holdfast.authorizations (
     and position(':' in customer_id) = 0 and position(':' in billing_period) = 0
   ),
   constraint authorizations_amount_check check (amount_micros between 1 and 1000000000000000000),
+  constraint authorizations_held_check check (held_micros between amount_micros and 1000000000000000000),
   constraint authorizations_settlement_check check (
     settlement in ('TWO_STEP', 'RESEND_SAFE', 'SEND_ONCE')
     and (settlement = 'RESEND_SAFE') = (resend_safe_for is not null)
@@ -201,7 +205,7 @@ create index authorizations_vendor_reference_idx
   on holdfast.authorizations (workspace_id, vendor, vendor_account, vendor_reference)
   where vendor_reference is not null;
 
--- What one authorization takes from one cap, in the window in which it was granted.
+-- What one authorization takes from one cap, in the window in which it was granted. An increase raises it.
 create table holdfast.holds (
   workspace_id text not null,
   spend_key text not null,
@@ -343,6 +347,45 @@ as $$
         where wanted <> given and (not starts_with(wanted, ':') or given = '')
       )
   )
+$$;
+
+-- The first rule of a vault key's policy that denies a spend, null if none does. A key that is not there denies.
+create function holdfast.key_denial(
+  p_key holdfast.vault_keys, p_now timestamptz, p_vendor text, p_endpoint text, p_period text, p_purpose text,
+  p_customer text, p_currency text, p_amount_micros bigint
+) returns text
+language sql immutable parallel safe
+as $$
+  select case
+    when p_key.vault_key_id is null or p_key.state <> 'ACTIVE' then 'VAULT_KEY_REVOKED'
+    when p_key.expire_time <= p_now then 'VAULT_KEY_EXPIRED'
+    when p_key.vendor <> p_vendor then 'VENDOR'
+    when not holdfast.endpoint_allowed(p_key.allowed_endpoints, p_endpoint) then 'ENDPOINT'
+    when p_period <> all (p_key.billing_periods) then 'BILLING_PERIOD'
+    when p_purpose <> all (p_key.purposes) then 'PURPOSE'
+    when p_customer <> all (p_key.customers) then 'CUSTOMER'
+    when p_key.max_per_spend_currency <> p_currency then 'CURRENCY'
+    when p_amount_micros > p_key.max_per_spend_micros then 'MAX_PER_SPEND'
+  end
+$$;
+
+-- Takes the workspace's policy for the rest of the transaction: it cannot change before the caller has ended. Where
+-- a change has announced itself, the caller queues behind it.
+create function holdfast.share_policy(p_workspace text) returns void
+language plpgsql volatile
+as $$
+begin
+  if exists (
+    select from holdfast.policy_gates g
+    where g.workspace_id = p_workspace and g.waiting > 0 and g.closed_until_time > holdfast.clock()
+  ) then
+    perform from holdfast.policy_gates g where g.workspace_id = p_workspace for update;
+  end if;
+  perform from holdfast.workspaces w where w.workspace_id = p_workspace for share;
+  if not found then
+    raise exception 'workspace % does not exist', p_workspace using errcode = 'no_data_found';
+  end if;
+end
 $$;
 
 -- The label of the window that contains an instant.

@@ -11,8 +11,8 @@ create function holdfast.authorize_batch(p_workspace text, p_requests jsonb)
 returns table (
   ord integer, disposition text, error_reason text, differing_fields text[], visible boolean,
   may_have_been_sent boolean, retry_after_ms bigint, failed_generation integer,
-  rule text, cap_id text, window_label text, window_end timestamptz, limit_micros bigint, committed_micros bigint,
-  held_micros bigint, cap_currency text, authorization_row holdfast.authorizations
+  rule text, cap_id text, window_label text, window_end timestamptz, limit_micros bigint, committed_micros numeric,
+  held_micros numeric, cap_currency text, authorization_row holdfast.authorizations
 )
 language plpgsql volatile
 as $$
@@ -24,11 +24,11 @@ declare
   -- The locked counters, one array per column; v_add is what this batch takes from each.
   v_caps text[]; v_labels text[]; v_subjects text[];
   v_limits bigint[]; v_max bigint[]; v_currencies text[]; v_windows text[]; v_zones text[];
-  v_committed bigint[]; v_held bigint[]; v_add bigint[];
+  v_committed numeric[]; v_held numeric[]; v_add numeric[];
   -- The decisions, by request.
   d_disposition text[] := '{}'; d_error text[] := '{}'; d_fields text[] := '{}'; d_visible boolean[] := '{}';
   d_sent boolean[] := '{}'; d_retry_ms bigint[] := '{}'; d_failed integer[] := '{}';
-  d_rule text[] := '{}'; d_counter integer[] := '{}'; d_used_committed bigint[] := '{}'; d_used_held bigint[] := '{}';
+  d_rule text[] := '{}'; d_counter integer[] := '{}'; d_used_committed numeric[] := '{}'; d_used_held numeric[] := '{}';
   d_key text[] := '{}'; d_generation integer[] := '{}'; d_kind text[] := '{}';
   d_detail jsonb[] := '{}';
   -- The holds to write.
@@ -45,16 +45,7 @@ declare
   v_rule text;
   v_figures jsonb;
 begin
-  if exists (
-    select from holdfast.policy_gates g
-    where g.workspace_id = p_workspace and g.waiting > 0 and g.closed_until_time > holdfast.clock()
-  ) then
-    perform from holdfast.policy_gates g where g.workspace_id = p_workspace for update;
-  end if;
-  perform from holdfast.workspaces w where w.workspace_id = p_workspace for share;
-  if not found then
-    raise exception 'workspace % does not exist', p_workspace using errcode = 'no_data_found';
-  end if;
+  perform holdfast.share_policy(p_workspace);
   perform from holdfast.vault_keys k
     where k.workspace_id = p_workspace
       and k.vault_key_id in (select x.vault_key_id from jsonb_to_recordset(p_requests) as x (vault_key_id text))
@@ -71,17 +62,9 @@ begin
   v_now := holdfast.clock();
 
   select coalesce(array_agg(
-    case
-      when k.vault_key_id is null or k.state <> 'ACTIVE' then 'VAULT_KEY_REVOKED'
-      when k.expire_time <= v_now then 'VAULT_KEY_EXPIRED'
-      when k.vendor <> x.vendor then 'VENDOR'
-      when not holdfast.endpoint_allowed(k.allowed_endpoints, x.endpoint) then 'ENDPOINT'
-      when x.billing_period <> all (k.billing_periods) then 'BILLING_PERIOD'
-      when x.purpose <> all (k.purposes) then 'PURPOSE'
-      when x.customer_id <> all (k.customers) then 'CUSTOMER'
-      when k.max_per_spend_currency <> x.currency then 'CURRENCY'
-      when x.amount_micros > k.max_per_spend_micros then 'MAX_PER_SPEND'
-    end order by x.ord), '{}')
+    holdfast.key_denial(
+      k, v_now, x.vendor, x.endpoint, x.billing_period, x.purpose, x.customer_id, x.currency, x.amount_micros)
+    order by x.ord), '{}')
   into v_denied
   from jsonb_to_recordset(p_requests) as x (
     ord integer, vault_key_id text, vendor text, endpoint text, billing_period text, purpose text, customer_id text,
@@ -93,12 +76,12 @@ begin
   with claims as (
     insert into holdfast.authorizations (
       workspace_id, spend_key, generation, customer_id, billing_period, purpose, idempotency_key, vault_key_id, vendor,
-      vendor_account, endpoint, currency, amount_micros, settlement, resend_safe_for, state, attempt_id,
+      vendor_account, endpoint, currency, amount_micros, held_micros, settlement, resend_safe_for, state, attempt_id,
       told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time, lease, fencing_token, trace_id
     )
     select p_workspace, c.spend_key, 1, c.customer_id, c.billing_period, c.purpose, c.spend_key, c.vault_key_id,
-      c.vendor, c.vendor_account, c.endpoint, c.currency, c.amount_micros, c.settlement, c.resend_safe_for, 'HELD',
-      c.attempt_id, false, c.body_fingerprint, v_now, v_now + c.hold_for, c.lease, c.fencing_token, c.trace_id
+      c.vendor, c.vendor_account, c.endpoint, c.currency, c.amount_micros, c.amount_micros, c.settlement,
+      c.resend_safe_for, 'HELD', c.attempt_id, false, c.body_fingerprint, v_now, v_now + c.hold_for, c.lease, c.fencing_token, c.trace_id
     from (
       select distinct on (x.spend_key) x.*
       from jsonb_to_recordset(p_requests) as x (
@@ -140,7 +123,7 @@ begin
     coalesce(array_agg(k.max_per_spend_micros), '{}'), coalesce(array_agg(k.currency), '{}'),
     coalesce(array_agg(k.cap_window), '{}'), coalesce(array_agg(k.time_zone), '{}'),
     coalesce(array_agg(k.committed_micros), '{}'), coalesce(array_agg(k.held_micros), '{}'),
-    coalesce(array_agg(0::bigint), '{}')
+    coalesce(array_agg(0::numeric), '{}')
   into v_caps, v_labels, v_subjects, v_limits, v_max, v_currencies, v_windows, v_zones, v_committed, v_held, v_add
   from (
     select n.cap_id, n.window_label, n.subject, n.committed_micros, n.held_micros, c.limit_micros,
@@ -380,12 +363,13 @@ begin
     if not v_claim then
       insert into holdfast.authorizations (
         workspace_id, spend_key, generation, customer_id, billing_period, purpose, idempotency_key, vault_key_id,
-        vendor, vendor_account, endpoint, currency, amount_micros, settlement, resend_safe_for, state, attempt_id,
-        told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time, lease, fencing_token, trace_id
+        vendor, vendor_account, endpoint, currency, amount_micros, held_micros, settlement, resend_safe_for, state,
+        attempt_id, told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time, lease, fencing_token, trace_id
       ) values (
         p_workspace, r.spend_key, v_start, r.customer_id, r.billing_period, r.purpose,
         holdfast.idempotency_key(r.customer_id, r.billing_period, r.purpose, v_start), r.vault_key_id, r.vendor,
-        r.vendor_account, r.endpoint, r.currency, r.amount_micros, r.settlement, r.resend_safe_for, 'HELD',
+        r.vendor_account, r.endpoint, r.currency, r.amount_micros, r.amount_micros, r.settlement, r.resend_safe_for,
+        'HELD',
         r.attempt_id, false, r.body_fingerprint, v_now, v_now + r.hold_for, r.lease, r.fencing_token, r.trace_id
       );
     end if;

@@ -100,7 +100,7 @@ begin
     elsif a.vendor_reference <> r.vendor_reference then
       v_error := 'COMMIT_CONTRADICTS'; v_kind := 'OTHER_REFERENCE'; v_counted := r.amount_micros;
     elsif a.state = 'COMMITTED' then
-      d_over[r.ord] := a.committed_currency = a.currency and a.committed_micros > a.amount_micros;
+      d_over[r.ord] := a.committed_currency = a.currency and a.committed_micros > a.held_micros;
       if a.committed_micros <> r.amount_micros or a.committed_currency <> r.currency then
         v_error := 'COMMIT_CONTRADICTS'; v_kind := 'OTHER_AMOUNT';
         v_counted := greatest(0, r.amount_micros - a.committed_micros);
@@ -122,7 +122,7 @@ begin
       s_settles := s_settles || true;
       -- A cap counts in its own currency: a charge in another one keeps counting at the held amount.
       s_amount := array_append(s_amount, case when r.currency = a.currency then r.amount_micros end);
-      d_over[r.ord] := r.currency = a.currency and r.amount_micros > a.amount_micros;
+      d_over[r.ord] := r.currency = a.currency and r.amount_micros > a.held_micros;
       perform holdfast.append_audit(
         p_workspace, v_now, 'spend.committed', r.actor_kind, r.actor_id, r.trace_id,
         jsonb_build_object(
@@ -184,8 +184,8 @@ begin
       held_micros = n.held_micros - k.held, committed_micros = n.committed_micros + k.committed
     from (
       select h.cap_id, h.window_label, h.subject,
-        sum(case when s.settles then h.amount_micros else 0 end)::bigint as held,
-        sum(coalesce(s.amount, h.amount_micros))::bigint as committed
+        sum(case when s.settles then h.amount_micros else 0 end) as held,
+        sum(coalesce(s.amount, h.amount_micros)) as committed
       from unnest(s_key, s_generation, s_settles, s_amount) as s (key, generation, settles, amount)
       join holdfast.holds h on h.workspace_id = p_workspace and h.spend_key = s.key and h.generation = s.generation
       group by h.cap_id, h.window_label, h.subject

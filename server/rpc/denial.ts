@@ -1,0 +1,71 @@
+import { create } from "@bufbuild/protobuf";
+import { type Denial, DenialSchema } from "@holdfast/api/holdfast/v1/spend_pb";
+import { formatMicros, type Money } from "../domain/money.ts";
+import type { CapFigures, DenialRule, SpendIdentity } from "../domain/spend.ts";
+import { denialRuleOf, moneyMessage, timestampMessage } from "./convert.ts";
+
+/** What was asked for, as far as a denial explains it. An AuthorizeCommand and an Authorization fit. */
+export interface Denied {
+  readonly vaultKeyId: string;
+  readonly spend: SpendIdentity;
+  readonly vendor: string;
+  readonly endpoint: string;
+  /** The whole spend. */
+  readonly amount: Money;
+  /** What the caps should hold more than now: the whole spend, or what an increase adds. */
+  readonly more: bigint;
+}
+
+/** Explains a denial with every figure. */
+export function denialMessage(asked: Denied, rule: DenialRule, cap: CapFigures | undefined): Denial {
+  if (cap === undefined) return create(DenialSchema, { rule: denialRuleOf[rule], message: describe(asked, rule) });
+  const money = (micros: bigint) => moneyMessage({ currency: cap.currency, micros });
+  const headroom = cap.limit - cap.committed - cap.held;
+  return create(DenialSchema, {
+    rule: denialRuleOf[rule],
+    message: describe(asked, rule, cap),
+    cap: `caps/${cap.capId}`,
+    limit: money(cap.limit),
+    committed: money(cap.committed),
+    held: money(cap.held),
+    headroom: money(headroom),
+    window: cap.window,
+    ...(rule === "CAP_HEADROOM" ? { shortBy: money(asked.more - headroom) } : {}),
+    ...(cap.windowEnd === undefined ? {} : { windowEndTime: timestampMessage(cap.windowEnd) }),
+  });
+}
+
+function describe(asked: Denied, rule: DenialRule, cap?: CapFigures): string {
+  const { spend, amount } = asked;
+  const figure = (micros: bigint) => `${formatMicros(micros)} ${amount.currency}`;
+  const key = `the vault key ${asked.vaultKeyId}`;
+  const owner = cap === undefined ? key : `the cap caps/${cap.capId}`;
+  switch (rule) {
+    case "CAP_HEADROOM": {
+      const what = `${figure(asked.more)}${asked.more === amount.micros ? "" : " more"}`;
+      return `${what} does not fit into ${owner}. Raise its limit or wait for its window to end.`;
+    }
+    case "MAX_PER_SPEND":
+      return `${figure(amount.micros)} is more than ${owner} allows for one spend. Check the amount's decimals, or raise max_per_spend.`;
+    case "CURRENCY":
+      return `${owner} counts in another currency than ${amount.currency}. Use a vault key or cap of that currency.`;
+    case "VAULT_KEY_REVOKED":
+      return `${key} is revoked. What it was granted may still be settled; create another key for new spends.`;
+    case "VAULT_KEY_EXPIRED":
+      return `${key} has expired. Create another key.`;
+    case "VENDOR":
+      return `${key} is not for the vendor ${asked.vendor}. Use a key of that vendor.`;
+    case "ENDPOINT":
+      return `${key} does not allow ${asked.endpoint}. Add it to the key's allowed_endpoints.`;
+    case "BILLING_PERIOD":
+      return `${key} is not for the billing period ${spend.billingPeriod}. Use the key of that period.`;
+    case "PURPOSE":
+      return `${key} is not for the purpose ${spend.purpose}. Use a key that allows it.`;
+    case "CUSTOMER":
+      return `${key} is not for the customer ${spend.customerId}. Use a key that allows it.`;
+    case "BILLING_PERIOD_NOT_PINNED":
+      return `${owner} counts per billing period, but ${key} pins none, so its caller could invent one. Pin billing_periods on the key.`;
+    case "FENCING_TOKEN":
+      return "The billing lease has run out or has another holder. Stop this run; the present holder continues.";
+  }
+}

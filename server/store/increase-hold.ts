@@ -1,0 +1,42 @@
+import type { ErrorReasonName } from "../domain/errors.ts";
+import type { DenialRule, IncreaseCommand, IncreaseDecision } from "../domain/spend.ts";
+import { type AuthorizationRow, authorizationColumns, epochMicros, readAuthorization } from "./authorization.ts";
+import { type CapFiguresRow, readCapFigures } from "./cap-figures.ts";
+import { type Database, run, statement } from "./database.ts";
+
+const increaseStatement = statement(
+  "increase_hold",
+  `select f.error_reason, f.rule, f.cap_id, f.window_label, ${epochMicros("f.window_end")} as window_end,
+     f.limit_micros, f.committed_micros as cap_committed_micros, f.held_micros as cap_held_micros, f.cap_currency,
+     ${authorizationColumns("(f.authorization_row)")}
+   from holdfast.increase_hold($1::text, $2::text, $3::integer, $4::text, $5::bigint, $6::text, $7::text) as f`,
+);
+
+interface IncreaseRow extends AuthorizationRow, CapFiguresRow {
+  readonly error_reason: ErrorReasonName | null;
+  readonly rule: DenialRule | null;
+}
+
+/** Raises what an authorization holds to `amount`, or denies and changes nothing; one statement, one commit. */
+export async function increaseHold(
+  database: Database,
+  workspace: string,
+  command: IncreaseCommand,
+): Promise<IncreaseDecision> {
+  const [row] = await run<IncreaseRow>(database, increaseStatement, [
+    workspace,
+    command.authorization.spendKey,
+    command.authorization.generation,
+    command.vaultKeyId,
+    command.amount.micros,
+    command.amount.currency,
+    command.traceId,
+  ]);
+  if (row === undefined) throw new Error("increase_hold returned no row");
+  return {
+    errorReason: row.error_reason ?? undefined,
+    rule: row.rule ?? undefined,
+    cap: readCapFigures(row),
+    authorization: readAuthorization(row),
+  };
+}
