@@ -20,6 +20,15 @@ export interface TestDatabaseOptions {
   readonly pool?: Omit<PoolOptions, "connection">;
 }
 
+// A stalled test holds its locks and its transactions longer than a server may.
+const patient = {
+  connectTimeoutMs: 60_000,
+  statementTimeoutMs: 60_000,
+  lockTimeoutMs: 60_000,
+  idleInTransactionTimeoutMs: 60_000,
+  answerTimeoutMs: 120_000,
+} satisfies Omit<PoolOptions, "connection">;
+
 async function sharedCluster(): Promise<EmbeddedConnection> {
   const answer = JSON.parse(await text(connect(inject("postgresStarter")))) as
     | EmbeddedConnection
@@ -45,7 +54,7 @@ export async function createTestDatabase(options: TestDatabaseOptions = {}): Pro
   const template = options.migrated === false ? "template0" : templateDatabase;
   await administer(cluster, `create database ${database} template ${template} strategy wal_log`);
   const connection = { ...cluster, database };
-  const pool = createPool({ connection, ...options.pool });
+  const pool = createPool({ connection, ...patient, ...options.pool });
   return {
     pool,
     connection,
