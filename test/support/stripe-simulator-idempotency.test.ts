@@ -132,7 +132,7 @@ test("of two concurrent requests with one key, one executes and the other is tol
 });
 
 test("executions that take time keep their key in use without any fault", async () => {
-  const slow = await startStripeSimulator({ executionMs: 100 });
+  const slow = await startStripeSimulator({ executionMs: 3_000 });
   try {
     const headers = {
       authorization: "Bearer sk_test_1",
