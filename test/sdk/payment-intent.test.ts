@@ -125,7 +125,7 @@ describe("a PaymentIntent with confirm: true", () => {
     world.simulator.fault({ mode: "slow_reply", afterMs: 3_600_000, match: { path: CONFIRM_PATH } });
     world.simulator.fault({ mode: "drop_before_execute", match: { method: "GET" }, times: 100 });
     const pending = rejection(pay({ vendorDeadlineMs: 500 }));
-    await expect.poll(() => world.charges(), { timeout: 20_000 }).toBe(1);
+    await expect.poll(() => world.charges()).toBe(1);
     await world.time.advance(500);
     expect(await pending).toBeInstanceOf(SpendInDoubtError);
     expect(world.charges()).toBe(1);
