@@ -1,70 +1,163 @@
-// Builds the published packages, packs them, checks their shape, installs them into an empty folder, type-checks a
-// program against them there and runs it. Prints how large an installation is.
-import { spawnSync } from "node:child_process";
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+// Packs what is published, checks its shape, installs it into an empty folder as a user would, type-checks a program
+// against it there and runs it: on every Node line and every Stripe major that the SDK allows. Prints the sizes.
+import { cp, mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
+import { build } from "vite";
+import { type ConsumerWorld, startConsumerWorld } from "./consumer-world.ts";
+import { installNodeVersions } from "./node-versions.ts";
+import { type PackedPackage, packPackages, readManifest } from "./pack-packages.ts";
+import { packageShapeProblems } from "./package-shape.ts";
+import { runProgram } from "./run-program.ts";
 
 const root = resolve(import.meta.dirname, "..");
 const bin = join(root, "node_modules", ".bin");
-const { devDependencies } = JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as {
-  devDependencies: Record<string, string>;
-};
-const peers = ["stripe", "@types/node"].map((name) => `${name}@${devDependencies[name]}`);
+const manifest = await readManifest(root);
+const devDependencies = manifest["devDependencies"] as Readonly<Record<string, string>>;
 
-function run(program: string, args: readonly string[], cwd = root): string {
-  const result = spawnSync(program, args, { cwd, encoding: "utf8", env: { ...process.env, NODE_OPTIONS: "" } });
-  if (result.status === 0) return result.stdout;
-  process.stderr.write(`${program} ${args.join(" ")} failed\n${result.stdout}${result.stderr}\n`);
-  process.exit(1);
+/** One of each major that the peer range of the SDK allows; the last one is the newest. */
+const stripeVersions = ["18.5.0", "19.3.1", "20.4.1", "21.0.1", "22.6.2", devDependencies["stripe"] ?? ""];
+/** What most users compile with, beside the compiler of this repository. */
+const olderTypescript = "5.9.3";
+/** The oldest one that the SDK allows. */
+const olderOpentelemetry = "1.9.0";
+
+/** What a bundle of only `stableKey` may weigh, in bytes: it must not bring the client along. */
+const stableKeyBundleMax = 4_000;
+
+const startedAt = performance.now();
+
+function say(text: string): void {
+  const seconds = ((performance.now() - startedAt) / 1000).toFixed(0).padStart(3);
+  process.stdout.write(`packages: ${seconds} s  ${text}\n`);
 }
 
-function sizeOf(folder: string): number {
+async function filesOf(folder: string): Promise<Map<string, string>> {
+  const entries = await readdir(folder, { recursive: true, withFileTypes: true });
+  const files = new Map<string, string>();
+  for (const entry of entries.filter((found) => found.isFile())) {
+    const path = join(entry.parentPath, entry.name);
+    files.set(path.slice(folder.length + 1), await readFile(path, "utf8"));
+  }
+  return files;
+}
+
+async function checkShape({ name, tarball }: PackedPackage, folder: string): Promise<void> {
+  const unpacked = join(folder, name.replace("/", "-"));
+  await mkdir(unpacked);
+  await runProgram("tar", ["xzf", tarball, "-C", unpacked], folder);
+  const files = await filesOf(join(unpacked, "package"));
+  const published = JSON.parse(files.get("package.json") ?? "{}") as Record<string, unknown>;
+  const problems = packageShapeProblems({ manifest: published, files });
+  if (problems.length > 0) throw new Error(`${name}:\n${problems.join("\n")}`);
+  await runProgram(join(bin, "publint"), [join(unpacked, "package"), "--strict"], root);
+  const entries = name === "@holdfast/api" ? ["--entrypoints", "holdfast/v1/spend_pb"] : [];
+  await runProgram(join(bin, "attw"), [tarball, "--profile", "esm-only", ...entries], root);
+  const { size } = await stat(tarball);
+  say(`${name} is ${(size / 1e3).toFixed(0)} kB packed, ${files.size} files`);
+}
+
+async function install(folder: string, packages: readonly string[]): Promise<void> {
+  await runProgram("npm", ["install", "--ignore-scripts", "--no-audit", "--no-fund", ...packages], folder);
+}
+
+async function sizeOf(folder: string): Promise<number> {
   let bytes = 0;
-  for (const entry of readdirSync(folder, { withFileTypes: true })) {
-    const path = join(folder, entry.name);
-    if (entry.isDirectory()) bytes += sizeOf(path);
-    else if (entry.isFile()) bytes += statSync(path).size;
+  for (const entry of await readdir(folder, { recursive: true, withFileTypes: true })) {
+    if (entry.isFile()) bytes += (await stat(join(entry.parentPath, entry.name))).size;
   }
   return bytes;
 }
 
-const program = `
-import Stripe from "stripe";
-import { createHoldfast, stableKey } from "@holdfast/sdk";
-const key: string = stableKey("cust_123", "2026-11", "ratpack-billing");
-if (key !== "8ee6c974a09685f4291fef983a1129f5") throw new Error(key);
-const holdfast = createHoldfast({ baseUrl: "http://127.0.0.1:1", vaultKey: "vk_default_check_x" });
-const stripe: Stripe = holdfast.stripe(new Stripe("sk_test_x"));
-if (typeof stripe.paymentIntents.create !== "function") throw new Error("not a Stripe client");
-await holdfast.close();
-console.log("ok");
-`;
-
-const folder = mkdtempSync(join(tmpdir(), "holdfast-packages-"));
-try {
-  for (const name of ["gen", "sdk"]) {
-    rmSync(join(root, name, "dist"), { recursive: true, force: true });
-    run(join(bin, "tsc"), ["-p", `${name}/tsconfig.build.json`]);
-    run(join(bin, "publint"), [name, "--strict"]);
-  }
-  run("npm", ["pack", "--silent", "--pack-destination", folder, "-w", "gen", "-w", "sdk"]);
-  const tarballs = readdirSync(folder).map((name) => join(folder, name));
-  const sdkTarball = tarballs.find((path) => path.includes("holdfast-sdk")) ?? "";
-  run(join(bin, "attw"), [sdkTarball, "--profile", "esm-only"]);
-
-  const user = join(folder, "user");
-  run("mkdir", ["-p", user]);
-  writeFileSync(join(user, "package.json"), '{ "type": "module", "private": true }\n');
-  writeFileSync(join(user, "program.ts"), program);
-  run("npm", ["install", "--ignore-scripts", "--no-audit", "--no-fund", ...tarballs], user);
+async function installAsUser(user: string, packed: readonly PackedPackage[]): Promise<void> {
+  await mkdir(user);
+  await writeFile(join(user, "package.json"), '{ "type": "module", "private": true }\n');
+  await cp(join(root, "test", "publish", "consumer.ts"), join(user, "consumer.ts"));
+  const peers = [`stripe@${stripeVersions.at(-1) ?? ""}`, `@types/node@${devDependencies["@types/node"] ?? ""}`];
+  const tools = [`typescript@${olderTypescript}`, `@opentelemetry/api@${olderOpentelemetry}`];
+  await install(user, [...packed.map(({ tarball }) => tarball), ...peers]);
   const modules = join(user, "node_modules");
-  const bytes = sizeOf(modules) - sizeOf(join(modules, "stripe"));
-  run("npm", ["install", "--ignore-scripts", "--no-audit", "--no-fund", ...peers], user);
-  run(join(bin, "tsc"), ["--noEmit", "--strict", "--module", "nodenext", "--target", "es2024", "program.ts"], user);
-  run(process.execPath, ["program.ts"], user);
-  process.stdout.write(`packages: an installation without stripe is ${(bytes / 1e6).toFixed(1)} MB\n`);
+  const [all, stripe, types] = await Promise.all(["", "stripe", "@types"].map((name) => sizeOf(join(modules, name))));
+  const without = (all ?? 0) - (stripe ?? 0) - (types ?? 0) - (await sizeOf(join(modules, "undici-types")));
+  say(`an installation is ${megabytes(without)} without stripe, ${megabytes(without + (stripe ?? 0))} with it`);
+  await install(user, tools);
+}
+
+function megabytes(bytes: number): string {
+  return `${(bytes / 1e6).toFixed(1)} MB`;
+}
+
+/** With the types of every dependency checked too, and as strictly as a compiler can. */
+async function typeCheck(user: string, compiler: string, resolution: "nodenext" | "bundler"): Promise<void> {
+  const strict = ["--strict", "--exactOptionalPropertyTypes", "--noUncheckedIndexedAccess", "--skipLibCheck", "false"];
+  const module = resolution === "nodenext" ? "nodenext" : "esnext";
+  const modules = ["--module", module, "--moduleResolution", resolution, "--target", "es2024", "--types", "node"];
+  await runProgram(compiler, ["--noEmit", ...strict, ...modules, "consumer.ts"], user);
+}
+
+/** Runs the program twice for one customer: the second run, a process of its own, must find the same two charges. */
+async function runAsUser(world: ConsumerWorld, user: string, node: string, customer: string): Promise<void> {
+  const args = ["consumer.ts", world.url, world.vaultKey, String(world.simulator.port), customer];
+  const before = world.simulator.movements().length;
+  const first = await runProgram(node, args, user);
+  const second = await runProgram(node, args, user);
+  const charges = world.simulator.movements().length - before;
+  if (first !== second || charges !== 2) throw new Error(`${charges} charges of ${customer}: ${first}${second}`);
+}
+
+async function checkTreeShaking(user: string): Promise<void> {
+  await writeFile(join(user, "entry.js"), 'export { stableKey } from "@holdfast/sdk";\n');
+  const result = await build({
+    root: user,
+    configFile: false,
+    logLevel: "error",
+    ssr: { noExternal: true },
+    build: { ssr: join(user, "entry.js"), write: false, minify: true },
+  });
+  const outputs = (Array.isArray(result) ? result : [result]).flatMap((part) => ("output" in part ? part.output : []));
+  const code = outputs.map((part) => ("code" in part ? part.code : "")).join("");
+  if (!code.includes("stableKey")) throw new Error(`The bundle has no stableKey:\n${code}`);
+  if (code.length > stableKeyBundleMax) throw new Error(`A bundle of stableKey weighs ${code.length} bytes.`);
+  say(`a bundle of only stableKey is ${code.length} bytes`);
+}
+
+async function check(stage: string, folder: string): Promise<void> {
+  const nodes = installNodeVersions(join(folder, "nodes"));
+  // Awaited below; a failure before that must not end the process on its own.
+  nodes.catch(() => {});
+  const packed = await packPackages(stage);
+  for (const one of packed) await checkShape(one, folder);
+  const user = join(folder, "user");
+  await installAsUser(user, packed);
+  await checkTreeShaking(user);
+  const older = join(user, "node_modules", ".bin", "tsc");
+  for (const resolution of ["nodenext", "bundler"] as const) {
+    await typeCheck(user, older, resolution);
+    await typeCheck(user, join(bin, "tsc"), resolution);
+  }
+  const world = await startConsumerWorld(folder);
+  try {
+    for (const [version, node] of await nodes) {
+      await runAsUser(world, user, node, `node-${version}`);
+      say(`charges on Node ${version}`);
+    }
+    for (const version of stripeVersions) {
+      await install(user, [`stripe@${version}`]);
+      await typeCheck(user, join(bin, "tsc"), "nodenext");
+      await runAsUser(world, user, process.execPath, `stripe-${version}`);
+      say(`charges with stripe ${version}`);
+    }
+  } finally {
+    await world.close();
+  }
+}
+
+// Built in this repository, where the compiler finds the dependencies; used outside, where nothing else is found.
+await mkdir(join(root, ".tmp"), { recursive: true });
+const stage = await mkdtemp(join(root, ".tmp", "packages-"));
+const folder = await mkdtemp(join(tmpdir(), "holdfast-packages-"));
+try {
+  await check(stage, folder);
 } finally {
-  rmSync(folder, { recursive: true, force: true });
-  for (const name of ["gen", "sdk"]) rmSync(join(root, name, "dist"), { recursive: true, force: true });
+  for (const made of [stage, folder]) await rm(made, { recursive: true, force: true });
 }
