@@ -71,7 +71,7 @@ function* dependencyProblems(
   files: PublishedPackage["files"],
 ): Generator<string> {
   const declared = { ...(manifest["dependencies"] as object), ...(manifest["peerDependencies"] as object) };
-  const ranges = new Map(Object.entries(declared) as [string, string][]);
+  const ranges = new Map<string, string>(Object.entries(declared));
   for (const [name, range] of ranges) {
     if (!/^[\d^~>=<|. -]+$/.test(range)) yield `${name} has the range ${range}.`;
   }
