@@ -1,26 +1,22 @@
-import type { Interceptor, Transport } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
 import type Stripe from "stripe";
-import { createBackground } from "./background.ts";
-import { createCallContext, type SpendOption } from "./context.ts";
+import { anySignal } from "./abort.ts";
+import { type Background, createBackground } from "./background.ts";
+import { type Calls, createCalls } from "./call.ts";
+import { checkSpend, createCallContext, type SpendOption } from "./context.ts";
 import { createControlPlane } from "./control-plane.ts";
 import { type BillingLeaseOptions, type BillingLeaseResult, type HeldBillingLease, withBillingLease } from "./lease.ts";
-import {
-  type Clock,
-  type Random,
-  type Runtime,
-  systemClock,
-  systemRandom,
-  systemTimers,
-  type Timers,
-} from "./runtime.ts";
+import { checkNumber, checkSignal, refuseUnknown } from "./option-check.ts";
+import { checkOptions, type HoldfastOptions } from "./options.ts";
+import { createRetryBudget } from "./retry.ts";
+import { type Runtime, sleep, systemClock, systemRandom, systemTimers } from "./runtime.ts";
 import { createSettlements } from "./settlement.ts";
 import { authorize, type SpendRequest } from "./spend.ts";
-import { checkIdentity } from "./stable-key.ts";
 import type { OnDecline } from "./stripe-call.ts";
+import { checkAllowed } from "./stripe-plan.ts";
 import { type GuardedStripe, guardStripe } from "./stripe.ts";
-import { traceInterceptor } from "./telemetry.ts";
+import { createDefaultTransport } from "./transport.ts";
 import {
+  type SignalOption,
   spendAtVendor,
   type SpendResult,
   type VendorGrant,
@@ -28,55 +24,61 @@ import {
   type VendorSpend,
 } from "./vendor-call.ts";
 
-export interface HoldfastOptions {
-  /** Address of the control plane, for example "https://holdfast.internal:8443". */
-  readonly baseUrl: string;
-  /** The token of a vault key, "vk_…". */
-  readonly vaultKey: string;
-  /** How long one call waits for the control plane and for other attempts, in milliseconds. 30 s by default. */
-  readonly timeoutMs?: number;
-  /** How long a grant lasts, in milliseconds, 5 s to 24 h. 10 min by default. */
-  readonly holdMs?: number;
-  /** How long one call tries to get the vendor's answer, in milliseconds. 30 s by default. */
-  readonly vendorDeadlineMs?: number;
-  /** How long the vendor surely remembers a key, in milliseconds, at most 23 h, which is the default. */
-  readonly resendSafeForMs?: number;
-  /** Instead of gRPC over HTTP/2 to `baseUrl`; must send the vault key itself. */
-  readonly transport?: Transport;
-  /** Learns of settlements that could not be delivered and of refusals of settled spends. Ignored by default. */
-  readonly onBackgroundError?: (error: unknown) => void;
-  readonly clock?: Clock;
-  readonly timers?: Timers;
-  readonly random?: Random;
-}
-
+/** A client of the control plane. Make one per process and vault key, and close it before the process ends. */
 export interface Holdfast {
-  /** A guarded view of a Stripe client; the given one stays as it is. */
-  stripe(stripe: Stripe, options?: { readonly onDecline?: OnDecline }): GuardedStripe;
-  /** Every guarded Stripe call inside `fn` is this spend. */
-  withSpend<Value>(spend: SpendOption, fn: () => Value): Value;
-  /** Spends at any vendor: `callback` makes the call, at most once per generation. */
+  /** A guarded view of a Stripe client; the given one stays as it is. Throws a TypeError on a wrong option. */
+  stripe(stripe: Stripe, options?: StripeOptions): GuardedStripe;
+  /**
+   * Every guarded Stripe call inside `fn` is this spend, and ends its wait for a grant with `signal`. Throws a TypeError
+   * on a malformed spend.
+   */
+  withSpend<Value>(spend: SpendOption, fn: () => Value, options?: SignalOption): Value;
+  /**
+   * Spends at any vendor: `callback` makes the call, at most once per generation. Rejects with a TypeError or RangeError
+   * on malformed arguments, else with a HoldfastError; where the callback's own error says what became of the charge,
+   * with that.
+   */
   spend(
     spend: SpendOption,
     what: VendorSpend,
     callback: (grant: VendorGrant) => Promise<VendorReceipt>,
+    options?: SignalOption,
   ): Promise<SpendResult>;
-  /** Runs a billing job in one process of the cluster at a time. */
+  /** Runs a billing job in one process of the cluster at a time. Rejects with what `fn` throws, or a HoldfastError. */
   withBillingLease<Value>(
     options: BillingLeaseOptions,
     fn: (lease: HeldBillingLease) => Promise<Value>,
   ): Promise<BillingLeaseResult<Value>>;
-  /** Delivers the settlements that still wait. Call it before the process ends. */
-  close(): Promise<void>;
+  /**
+   * Waits for aborted calls that are carried through, and tries to deliver every settlement that waits, for at most
+   * `timeoutMs` milliseconds each; the client's own by default. For a handler that may be frozen when it returns.
+   * Resolves to true if nothing is left, never rejects.
+   */
+  flush(options?: CloseOptions): Promise<boolean>;
+  /**
+   * Refuses new spends with a HoldfastClosedError, lets those that run come to their end, and delivers the settlements
+   * that still wait, for at most `timeoutMs` milliseconds; the client's own by default. What is left then is found by
+   * the reconciler, and `onBackgroundError` is told. Never rejects; a second call waits for the first.
+   */
+  close(options?: CloseOptions): Promise<void>;
 }
 
-const RESEND_SAFE_FOR_MAX_MS = 23 * 3_600_000;
-const HOLD_MIN_MS = 5_000;
-const HOLD_MAX_MS = 24 * 3_600_000;
-const MESSAGE_BYTES_MAX = 4 * 1024 * 1024;
-const VENDOR_DEADLINES_PER_HOLD = 3;
+/** Settings of one guarded Stripe client. */
+export interface StripeOptions {
+  /** After a decline: give the headroom back ("cancel", the default), or keep the PaymentIntent for another card. */
+  readonly onDecline?: OnDecline;
+  /** Writes to let past the guard, for example ["POST /v1/products"]; none that moves money. None by default. */
+  readonly allow?: readonly string[];
+}
 
-/** Throws a TypeError on settings under which a charge could outlive its permission. */
+const STRIPE_OPTIONS = { onDecline: true, allow: true } as const satisfies Record<keyof StripeOptions, true>;
+
+export interface CloseOptions {
+  /** In milliseconds, 1 to 600,000. */
+  readonly timeoutMs?: number;
+}
+
+/** Throws a TypeError on a wrong option, also on settings under which a charge could outlive its permission. */
 export function createHoldfast(options: HoldfastOptions): Holdfast {
   const settings = checkOptions(options);
   const { timeoutMs } = settings;
@@ -85,61 +87,86 @@ export function createHoldfast(options: HoldfastOptions): Holdfast {
     timers: options.timers ?? systemTimers,
     random: options.random ?? systemRandom,
   };
-  const onBackgroundError = options.onBackgroundError ?? (() => undefined);
+  const onBackgroundError = contained(options.onBackgroundError);
   const context = createCallContext();
-  const controlPlane = createControlPlane(options.transport ?? defaultTransport(options), runtime);
   const background = createBackground(runtime, onBackgroundError);
-  const settlements = createSettlements({ controlPlane, runtime, background, onBackgroundError, timeoutMs });
-  const authorizeSpend = (request: SpendRequest, deadline: number) =>
-    authorize({ controlPlane, runtime, context, ...settings }, request, deadline);
-  const shared = { runtime, context, controlPlane, settlements, authorize: authorizeSpend, ...settings };
+  const calls = createCalls({ context, background, onBackgroundError });
+  const own = options.transport === undefined ? createDefaultTransport(options.baseUrl ?? "", options.tls) : undefined;
+  const controlPlane = createControlPlane({
+    transport: options.transport ?? (own as NonNullable<typeof own>),
+    runtime,
+    budget: options.clock === undefined ? processBudget() : createRetryBudget(runtime.clock),
+    vaultKey: options.vaultKey,
+    maxQueued: settings.maxQueued,
+    settlementsWaiting: () => background.size(),
+  });
+  const settlements = createSettlements({ controlPlane, runtime, background, context, onBackgroundError, timeoutMs });
+  const authorizing = { controlPlane, runtime, context, calls, background, settlements, ...settings };
+  const authorizeSpend = (request: SpendRequest, deadline: number) => authorize(authorizing, request, deadline);
+  const shared = { ...authorizing, authorize: authorizeSpend };
+  let closed: Promise<void> | undefined;
   return {
-    stripe: (stripe, guardOptions = {}) =>
-      guardStripe(stripe, { ...shared, onDecline: guardOptions.onDecline ?? "cancel" }),
-    withSpend(spend, fn) {
-      checkIdentity(spend);
-      return context.spend.run(spend, fn);
+    stripe(stripe, guardOptions = {}) {
+      refuseUnknown("the options of stripe", guardOptions, STRIPE_OPTIONS);
+      const { onDecline = "cancel", allow = [] } = guardOptions;
+      if (onDecline !== "cancel" && onDecline !== "keep") throw new TypeError('onDecline must be "cancel" or "keep".');
+      return guardStripe(stripe, { ...shared, onDecline, allow: checkAllowed(allow) });
     },
-    spend: (spend, what, callback) => spendAtVendor(shared, spend, what, callback),
+    withSpend(spend, fn, { signal } = {}) {
+      checkSpend(spend);
+      checkSignal("signal", signal);
+      const both = anySignal(signal, context.signal.getStore());
+      const run = () => context.spend.run(spend, fn);
+      return both === undefined ? run() : context.signal.run(both, run);
+    },
+    spend: (spend, what, callback, callOptions) => spendAtVendor(shared, spend, what, callback, callOptions),
     withBillingLease: (leaseOptions, fn) => withBillingLease({ ...shared, onBackgroundError }, leaseOptions, fn),
-    close: () => background.close(timeoutMs),
+    flush: (flushOptions) => background.flush(closeTimeout(flushOptions, timeoutMs)),
+    close(closeOptions) {
+      closed ??= closeAll({ runtime, calls, background }, closeTimeout(closeOptions, timeoutMs)).finally(() =>
+        own?.close(),
+      );
+      return closed;
+    },
   };
 }
 
-function checkOptions(options: HoldfastOptions) {
-  const {
-    timeoutMs = 30_000,
-    holdMs = 600_000,
-    vendorDeadlineMs = 30_000,
-    resendSafeForMs = RESEND_SAFE_FOR_MAX_MS,
-  } = options;
-  const inRange = (name: string, value: number, min: number, max: number): void => {
-    if (!Number.isFinite(value) || value < min || value > max) {
-      throw new TypeError(`${name} must be ${min} to ${max} milliseconds; got ${value}.`);
+function closeTimeout(options: CloseOptions = {}, byDefault: number): number {
+  const { timeoutMs = byDefault } = options;
+  checkNumber("timeoutMs", timeoutMs, { min: 1, max: 600_000, unit: "milliseconds" });
+  return timeoutMs;
+}
+
+async function closeAll(
+  { runtime, calls, background }: { readonly runtime: Runtime; readonly calls: Calls; readonly background: Background },
+  timeoutMs: number,
+): Promise<void> {
+  const deadline = runtime.clock.now() + timeoutMs;
+  const ended = new AbortController();
+  await Promise.race([calls.close(), sleep(runtime, timeoutMs, ended.signal)]);
+  ended.abort();
+  calls.abandon();
+  // The last tries get a moment even where the calls took all the time.
+  await background.close(Math.max(deadline - runtime.clock.now(), Math.min(timeoutMs, LAST_TRIES_MS)));
+}
+
+const LAST_TRIES_MS = 1_000;
+
+/** What the application's own function throws must not end what called it. */
+function contained(report: ((error: unknown) => void) | undefined): (error: unknown) => void {
+  return (error) => {
+    try {
+      report?.(error);
+    } catch {
+      // There is nobody left to tell.
     }
   };
-  inRange("timeoutMs", timeoutMs, 1, 600_000);
-  inRange("holdMs", holdMs, HOLD_MIN_MS, HOLD_MAX_MS);
-  inRange("vendorDeadlineMs", vendorDeadlineMs, 1, HOLD_MAX_MS);
-  inRange("resendSafeForMs", resendSafeForMs, 1, RESEND_SAFE_FOR_MAX_MS);
-  if (vendorDeadlineMs * VENDOR_DEADLINES_PER_HOLD > holdMs) {
-    throw new TypeError(
-      `holdMs (${holdMs}) must be at least three times vendorDeadlineMs (${vendorDeadlineMs}), so that a slow vendor ` +
-        "call ends while its hold is surely running. Raise holdMs or lower vendorDeadlineMs.",
-    );
-  }
-  return { timeoutMs, holdMs, vendorDeadlineMs, resendSafeForMs };
 }
 
-function defaultTransport(options: HoldfastOptions): Transport {
-  const authorization: Interceptor = (next) => (request) => {
-    request.header.set("Authorization", `Bearer ${options.vaultKey}`);
-    return next(request);
-  };
-  // No pingIntervalMs: pinging a session that a restarting server has closed throws outside of every call.
-  return createGrpcTransport({
-    baseUrl: options.baseUrl,
-    interceptors: [traceInterceptor, authorization],
-    readMaxBytes: MESSAGE_BYTES_MAX,
-  });
+let sharedBudget: ReturnType<typeof createRetryBudget> | undefined;
+
+/** One for all clients of the process: an outage hits them together. */
+function processBudget(): ReturnType<typeof createRetryBudget> {
+  sharedBudget ??= createRetryBudget(systemClock());
+  return sharedBudget;
 }

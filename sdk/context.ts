@@ -1,8 +1,9 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { LeaseFenceSchema } from "@holdfast/api/holdfast/v1/spend_pb";
-import type { DecimalMoney } from "./money.ts";
-import type { SpendIdentity } from "./stable-key.ts";
+import { checkMoney, type DecimalMoney } from "./money.ts";
+import { refuseUnknown } from "./option-check.ts";
+import { checkIdentity, type SpendIdentity } from "./stable-key.ts";
 
 /** A spend as a caller names it for one call. */
 export interface SpendOption extends SpendIdentity {
@@ -13,7 +14,7 @@ export interface SpendOption extends SpendIdentity {
   readonly retryAfterGeneration?: number;
   /**
    * The most that the call may cost, for calls whose amount only the vendor computes, such as a subscription or a
-   * Checkout Session. Held until the real amount is known. Compared like an amount on every repeat.
+   * Checkout Session. Held until the real amount is known, and compared like an amount on every repeat.
    */
   readonly upTo?: DecimalMoney;
 }
@@ -23,14 +24,62 @@ export interface LeaseGuard {
   readonly fence: MessageInitShape<typeof LeaseFenceSchema>;
   /** Throws a LeaseLostError as soon as the lease is not surely held any more. */
   assertHeld(): void;
+  /** A spend is asked for under the lease. Until `settled`, the job has left something for a later run. */
+  asked(spend: SpendIdentity): void;
+  /** The spend of this authorization is committed, or the vendor refused it: nothing is left of it. */
+  settled(authorization: string): void;
+  /** A call runs under the lease, which is not given back before the call has ended. Never rejects. */
+  track(call: Promise<unknown>): void;
 }
 
-/** What follows a caller through its asynchronous calls. One per client, so that two clients do not mix. */
+/** One call of the application, from its first request to the settlement of its spend. */
+export interface ActiveCall {
+  /** Ends the wait for a grant. From then on the call is carried through. */
+  readonly signal: AbortSignal | undefined;
+  /** Whether the call was granted: from then on something may be sent. */
+  granted: boolean;
+}
+
+/**
+ * What follows a caller through its asynchronous calls. One per client, so that two clients do not mix. The signal is
+ * that of `withSpend` or of the billing lease; a signal of the call itself comes besides (see `Calls.run`).
+ */
 export interface CallContext {
   readonly spend: AsyncLocalStorage<SpendOption>;
+  readonly signal: AsyncLocalStorage<AbortSignal>;
   readonly lease: AsyncLocalStorage<LeaseGuard>;
+  readonly call: AsyncLocalStorage<ActiveCall>;
 }
 
 export function createCallContext(): CallContext {
-  return { spend: new AsyncLocalStorage(), lease: new AsyncLocalStorage() };
+  return {
+    spend: new AsyncLocalStorage(),
+    signal: new AsyncLocalStorage(),
+    lease: new AsyncLocalStorage(),
+    call: new AsyncLocalStorage(),
+  };
+}
+
+const SPEND_PROPERTIES = {
+  customerId: true,
+  billingPeriod: true,
+  purpose: true,
+  retryAfterGeneration: true,
+  upTo: true,
+} as const satisfies Record<keyof SpendOption, true>;
+
+const GENERATION_MAX = 1_000_000;
+
+/** Throws a TypeError that names what a caller without types got wrong in its spend. */
+export function checkSpend(spend: SpendOption): void {
+  refuseUnknown("spend", spend, SPEND_PROPERTIES);
+  checkIdentity(spend);
+  if (spend.upTo !== undefined) checkMoney(spend.upTo);
+  const { retryAfterGeneration: generation } = spend;
+  if (generation === undefined) return;
+  if (!Number.isInteger(generation) || generation < 0 || generation > GENERATION_MAX) {
+    throw new TypeError(
+      `spend.retryAfterGeneration must be the whole number that SpendAlreadyFailedError carries; got ${String(generation)}.`,
+    );
+  }
 }

@@ -1,12 +1,12 @@
-import type { DescMessage, MessageInitShape } from "@bufbuild/protobuf";
+import { create, type DescMessage, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { type Client, Code, createClient, type Transport } from "@connectrpc/connect";
 import {
   type AcquireBillingLeaseRequestSchema,
   type AcquireBillingLeaseResponse,
-  type AuthorizeSpendRequestSchema,
+  AuthorizeSpendRequestSchema,
   type AuthorizeSpendResponse,
   type BindVendorReferenceRequestSchema,
-  type CommitSpendRequestSchema,
+  CommitSpendRequestSchema,
   type CommitSpendResponse,
   type IncreaseHoldRequestSchema,
   type IncreaseHoldResponse,
@@ -20,17 +20,26 @@ import {
 } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import type { Authorization } from "@holdfast/api/holdfast/v1/spend_pb";
 import { createLane, type Lane } from "./batch.ts";
-import { createRetryBudget, withRetries } from "./retry.ts";
-import { requestErrorToFailure, type RpcFailure, toRpcFailure } from "./rpc-failure.ts";
+import { type RetryBudget, withRetries } from "./retry.ts";
+import { overloadedFailure, requestErrorToFailure, type RpcFailure, toRpcFailure } from "./rpc-failure.ts";
 import type { Runtime } from "./runtime.ts";
+import { createSlots } from "./slots.ts";
+import { injectTraceContext } from "./telemetry.ts";
 
-type Rpc<Schema extends DescMessage, Answer> = (request: MessageInitShape<Schema>, deadline: number) => Promise<Answer>;
+/** `signal` ends the waiting for a turn and between tries, but not a request that was sent. */
+type Rpc<Schema extends DescMessage, Answer> = (
+  request: MessageInitShape<Schema>,
+  deadline: number,
+  signal?: AbortSignal,
+) => Promise<Answer>;
 type AuthorizeInit = MessageInitShape<typeof AuthorizeSpendRequestSchema>;
+type Lookup = { case: "name"; value: string } | { case: "vendorReference"; value: VendorObject };
 type CommitInit = MessageInitShape<typeof CommitSpendRequestSchema>;
 
 /**
  * The control plane with deadlines and safe retries built in. Every method rejects with an RpcFailure; `deadline` is
- * a reading of the runtime's clock, and no method outlives it.
+ * a reading of the runtime's clock, and no method outlives it, whatever the transport does. `authorize` rejects at once
+ * while too much waits already.
  */
 export interface ControlPlane {
   readonly authorize: Rpc<typeof AuthorizeSpendRequestSchema, AuthorizeSpendResponse>;
@@ -39,6 +48,7 @@ export interface ControlPlane {
   readonly reportUnknown: Rpc<typeof ReportUnknownRequestSchema, unknown>;
   readonly bind: Rpc<typeof BindVendorReferenceRequestSchema, unknown>;
   readonly increaseHold: Rpc<typeof IncreaseHoldRequestSchema, IncreaseHoldResponse>;
+  /** An authorization by its name; undefined if there is none. */
   getAuthorization(name: string, deadline: number): Promise<Authorization | undefined>;
   /** The authorization that a vendor object is bound to or was committed with; undefined if there is none. */
   findAuthorization(object: VendorObject, deadline: number): Promise<Authorization | undefined>;
@@ -58,43 +68,95 @@ export interface VendorObject {
 // A try that hangs must leave time for another one, on another connection, before the whole deadline.
 const TRY_TIMEOUT_MAX_MS = 10_000;
 
-export function createControlPlane(transport: Transport, runtime: Runtime): ControlPlane {
-  const client = createClient(SpendControlService, transport);
-  const budget = createRetryBudget();
-  const authorizeLane = createAuthorizeLane(client, runtime);
-  const commitLane = createCommitLane(client, runtime);
+// Below the server's limit of concurrent calls on one connection, so that what waits, waits here with its deadline.
+const UNARY_CONCURRENCY_MAX = 64;
 
-  function retried<Answer>(deadline: number, call: (tryDeadline: number) => Promise<Answer>): Promise<Answer> {
-    return withRetries({ runtime, budget, deadline, tryTimeoutMaxMs: TRY_TIMEOUT_MAX_MS }, call);
-  }
+export interface ControlPlaneOptions {
+  readonly transport: Transport;
+  readonly runtime: Runtime;
+  readonly budget: RetryBudget;
+  /** Sent with every call; undefined if the transport does that. */
+  readonly vaultKey: string | undefined;
+  /** How many authorizations may wait for their answer, and how many settlements may wait before none is asked for. */
+  readonly maxQueued: number;
+  /** How many settlements wait in the background. */
+  readonly settlementsWaiting: () => number;
+}
+
+interface CallOptions {
+  readonly timeoutMs: number;
+  readonly headers: Headers;
+}
+
+export function createControlPlane(options: ControlPlaneOptions): ControlPlane {
+  const { runtime, budget, maxQueued } = options;
+  const client = createClient(SpendControlService, options.transport);
+  const withHeaders = (timeoutMs: number): CallOptions => ({
+    timeoutMs: wholeMs(timeoutMs),
+    headers: callHeaders(options.vaultKey),
+  });
+  const authorizeLane = createAuthorizeLane(client, runtime, withHeaders);
+  const commitLane = createCommitLane(client, runtime, withHeaders);
+  const slots = createSlots(runtime, UNARY_CONCURRENCY_MAX);
+  let authorizing = 0;
+
+  // No budget: a lane that fails makes one request of all its callers' retries, and pauses.
+  const inLane = <Request, Answer>(
+    lane: Lane<Request, Answer>,
+    request: Request,
+    deadline: number,
+    signal?: AbortSignal,
+  ) =>
+    withRetries({ runtime, deadline, tryTimeoutMaxMs: TRY_TIMEOUT_MAX_MS, signal }, (tryDeadline) =>
+      lane.submit(request, tryDeadline, signal),
+    );
   function unary<Request, Answer>(
-    rpc: (request: Request, options: { timeoutMs: number }) => Promise<Answer>,
-  ): (request: Request, deadline: number) => Promise<Answer> {
-    return (request, deadline) =>
-      retried(deadline, (tryDeadline) => rpc(request, { timeoutMs: wholeMs(tryDeadline - runtime.clock.now()) }));
+    rpc: (request: Request, options: CallOptions) => Promise<Answer>,
+  ): (request: Request, deadline: number, signal?: AbortSignal) => Promise<Answer> {
+    return (request, deadline, signal) =>
+      withRetries({ runtime, budget, deadline, tryTimeoutMaxMs: TRY_TIMEOUT_MAX_MS, signal }, (tryDeadline) =>
+        slots.run(tryDeadline, () => rpc(request, withHeaders(tryDeadline - runtime.clock.now()))),
+      );
   }
   const get = unary(client.getAuthorization);
+  async function find(lookup: Lookup, deadline: number): Promise<Authorization | undefined> {
+    try {
+      return (await get({ lookup }, deadline)).authorization;
+    } catch (error) {
+      if (toRpcFailure(error).rpcCode === Code.NotFound) return undefined;
+      throw error;
+    }
+  }
   return {
-    authorize: (request, deadline) => retried(deadline, (tryDeadline) => authorizeLane.submit(request, tryDeadline)),
-    commit: (request, deadline) => retried(deadline, (tryDeadline) => commitLane.submit(request, tryDeadline)),
+    async authorize(request, deadline, signal) {
+      if (authorizing >= maxQueued) throw overloadedFailure(`${authorizing} authorizations wait for an answer`);
+      const settling = options.settlementsWaiting();
+      if (settling >= maxQueued) throw overloadedFailure(`${settling} settlements wait to be delivered`);
+      authorizing += 1;
+      try {
+        return await inLane(authorizeLane, request, deadline, signal);
+      } finally {
+        authorizing -= 1;
+      }
+    },
+    commit: (request, deadline, signal) => inLane(commitLane, request, deadline, signal),
     void: unary(client.voidSpend),
     reportUnknown: unary(client.reportUnknown),
     bind: unary(client.bindVendorReference),
-    getAuthorization: async (name, deadline) =>
-      (await get({ lookup: { case: "name", value: name } }, deadline)).authorization,
-    async findAuthorization(object, deadline) {
-      try {
-        return (await get({ lookup: { case: "vendorReference", value: object } }, deadline)).authorization;
-      } catch (error) {
-        if (toRpcFailure(error).rpcCode === Code.NotFound) return undefined;
-        throw error;
-      }
-    },
+    getAuthorization: (name, deadline) => find({ case: "name", value: name }, deadline),
+    findAuthorization: (object, deadline) => find({ case: "vendorReference", value: object }, deadline),
     increaseHold: unary(client.increaseHold),
     acquireLease: unary(client.acquireBillingLease),
     renewLease: unary(client.renewBillingLease),
     releaseLease: unary(client.releaseBillingLease),
   };
+}
+
+function callHeaders(vaultKey: string | undefined): Headers {
+  const headers = new Headers();
+  if (vaultKey !== undefined) headers.set("Authorization", `Bearer ${vaultKey}`);
+  injectTraceContext(headers);
+  return headers;
 }
 
 /** gRPC carries a deadline as a whole number; a fraction makes the request malformed. */
@@ -105,16 +167,15 @@ function wholeMs(ms: number): number {
 function createAuthorizeLane(
   client: Client<typeof SpendControlService>,
   runtime: Runtime,
+  callOptions: (timeoutMs: number) => CallOptions,
 ): Lane<AuthorizeInit, AuthorizeSpendResponse> {
   return createLane<AuthorizeInit, AuthorizeSpendResponse>({
     name: "holdfast.batch_authorize",
     runtime,
-    sendOne: (request, timeoutMs) => client.authorizeSpend(request, { timeoutMs: wholeMs(timeoutMs) }),
+    bytesOf: (request) => toBinary(AuthorizeSpendRequestSchema, create(AuthorizeSpendRequestSchema, request)).length,
+    sendOne: (request, timeoutMs) => client.authorizeSpend(request, callOptions(timeoutMs)),
     async sendMany(requests, timeoutMs) {
-      const { results } = await client.batchAuthorizeSpend(
-        { requests: [...requests] },
-        { timeoutMs: wholeMs(timeoutMs) },
-      );
+      const { results } = await client.batchAuthorizeSpend({ requests: [...requests] }, callOptions(timeoutMs));
       return results.map(({ result }) => resultOrFailure(result));
     },
   });
@@ -123,13 +184,15 @@ function createAuthorizeLane(
 function createCommitLane(
   client: Client<typeof SpendControlService>,
   runtime: Runtime,
+  callOptions: (timeoutMs: number) => CallOptions,
 ): Lane<CommitInit, CommitSpendResponse> {
   return createLane<CommitInit, CommitSpendResponse>({
     name: "holdfast.batch_commit",
     runtime,
-    sendOne: (request, timeoutMs) => client.commitSpend(request, { timeoutMs: wholeMs(timeoutMs) }),
+    bytesOf: (request) => toBinary(CommitSpendRequestSchema, create(CommitSpendRequestSchema, request)).length,
+    sendOne: (request, timeoutMs) => client.commitSpend(request, callOptions(timeoutMs)),
     async sendMany(requests, timeoutMs) {
-      const { results } = await client.batchCommitSpend({ requests: [...requests] }, { timeoutMs: wholeMs(timeoutMs) });
+      const { results } = await client.batchCommitSpend({ requests: [...requests] }, callOptions(timeoutMs));
       return results.map(({ result }) => resultOrFailure(result));
     },
   });

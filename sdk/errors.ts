@@ -45,19 +45,39 @@ export interface DenialFigures {
   readonly windowEndTime?: Date | undefined;
 }
 
-/** A rule says no. This call sent nothing to the vendor; a key's rules are judged before an earlier charge is looked up. */
+/**
+ * A rule says no. Nothing was charged by this call; a key's rules are judged before an earlier charge is looked up, so
+ * whether an earlier call charged is not said. `denial` has the figures of the message.
+ */
 export class SpendDeniedError extends HoldfastError {
   readonly code = "holdfast_spend_denied";
   readonly denial: DenialFigures;
 
   constructor(denial: DenialFigures, context: ErrorContext) {
     super(
-      `Denied ${named(context.spend)} (${denial.rule}): ${denial.explanation} ` +
-        "This call charged nothing; whether an earlier one did is not said here.",
+      `Denied ${named(context.spend)} (${denial.rule}): ${denial.explanation} ${figures(denial)}` +
+        "Nothing was charged by this call; whether an earlier one charged is not said here.",
       context,
     );
     this.denial = denial;
   }
+}
+
+/** The figures of a cap in one sentence with a space behind it; empty where no cap denied. */
+function figures(denial: DenialFigures): string {
+  const money = (name: string, { amount, currency }: DecimalMoney): string => `${name} ${amount} ${currency}`;
+  const { cap, limit, committed, held, headroom, shortBy, window, windowEndTime } = denial;
+  const parts = [
+    ...(limit === undefined ? [] : [money("limit", limit)]),
+    ...(committed === undefined ? [] : [money("committed", committed)]),
+    ...(held === undefined ? [] : [money("held", held)]),
+    ...(headroom === undefined ? [] : [money("headroom", headroom)]),
+    ...(shortBy === undefined ? [] : [money("short by", shortBy)]),
+  ];
+  if (cap === undefined && parts.length === 0) return "";
+  const ends = windowEndTime === undefined ? "" : `, which ends at ${windowEndTime.toISOString()}`;
+  const when = window === undefined ? ends : ` in the window ${window}${ends}`;
+  return `${cap ?? "The rule"}${parts.length === 0 ? "" : ` has ${parts.join(", ")}`}${when}. `;
 }
 
 /** Another attempt is at it, or the customer has to act. */
@@ -166,6 +186,54 @@ export class HoldfastUnavailableError extends HoldfastError {
         "call again with the same spend when Holdfast is back.",
       context,
     );
+  }
+}
+
+/** Too many spends of this process wait for the control plane. Nothing was sent. */
+export class HoldfastOverloadedError extends HoldfastError {
+  readonly code = "holdfast_overloaded";
+
+  constructor(what: string, context: ErrorContext) {
+    super(
+      `Not charged by this call: ${what}, so it was not asked for. Limit how many spends run at the same time, or raise ` +
+        "maxQueued; call again later with the same spend.",
+      context,
+    );
+  }
+}
+
+/** The client was closed before the call was granted. Nothing was sent. */
+export class HoldfastClosedError extends HoldfastError {
+  readonly code = "holdfast_closed";
+
+  constructor(context: ErrorContext = {}) {
+    super(
+      "Not charged by this call: this Holdfast client is closed. Call close() after the last spend only, or make a new " +
+        "client with createHoldfast.",
+      context,
+    );
+  }
+}
+
+/** The caller's AbortSignal was aborted; `cause` is its reason. */
+export class SpendAbortedError extends HoldfastError {
+  readonly code = "holdfast_spend_aborted";
+  /**
+   * False: the call had no grant, nothing was sent, and what may have been granted is given back. True: the vendor may
+   * be charging just now; the call is carried through and settled in the background, also by `close()`.
+   */
+  readonly carriedThrough: boolean;
+
+  constructor(carriedThrough: boolean, context: ErrorContext) {
+    super(
+      carriedThrough
+        ? `Aborted after ${named(context.spend)} was granted: it may be charged just now, and is carried through in the ` +
+            "background. Call again with the same spend to learn how it ended; it cannot charge twice."
+        : `Not charged by this call: it was aborted before ${named(context.spend)} was granted. Call again with the ` +
+            "same spend to charge.",
+      context,
+    );
+    this.carriedThrough = carriedThrough;
   }
 }
 

@@ -1,12 +1,14 @@
-export { createHoldfast, type Holdfast, type HoldfastOptions } from "./client.ts";
+export { type CloseOptions, createHoldfast, type Holdfast, type StripeOptions } from "./client.ts";
 export type { SpendOption } from "./context.ts";
 export * from "./errors.ts";
 export type { BillingLeaseOptions, BillingLeaseResult, HeldBillingLease } from "./lease.ts";
 export { type DecimalMoney, fromStripeAmount, stripeExponent, toStripeAmount } from "./money.ts";
 export { classifyOutcome, type Outcome, type VendorSignal } from "./outcome.ts";
+export type { HoldfastOptions } from "./options.ts";
 export type { Clock, Random, Timers } from "./runtime.ts";
 export { authorizationName, type SpendIdentity, stableKey } from "./stable-key.ts";
 export type { GuardedStripe } from "./stripe.ts";
 export type { OnDecline } from "./stripe-call.ts";
+export type { TlsOptions } from "./tls.ts";
 export { ATTRIBUTES } from "./telemetry-attributes.ts";
-export type { SpendResult, VendorGrant, VendorReceipt, VendorSpend } from "./vendor-call.ts";
+export type { SignalOption, SpendResult, VendorGrant, VendorReceipt, VendorSpend } from "./vendor-call.ts";

@@ -59,6 +59,9 @@ export function createLeaseTrust(options: LeaseTrustOptions): LeaseTrust {
     heartbeatTimer = runtime.timers.setTimeout(() => {
       heartbeat = beat();
     }, ttlMs / HEARTBEATS_PER_TTL);
+    // The job keeps the process alive, not its lease.
+    runtime.timers.unref?.(expiryTimer);
+    runtime.timers.unref?.(heartbeatTimer);
   }
   async function beat(): Promise<void> {
     if (lost() || stopped) return;
@@ -86,7 +89,8 @@ export function createLeaseTrust(options: LeaseTrustOptions): LeaseTrust {
       return controller.signal;
     },
     assertHeld() {
-      if (lost()) throw new LeaseLostError(options.fence.lease, options.fence.billingPeriod);
+      // Given back counts as lost: what was forgotten by the job must not send any more.
+      if (stopped || lost()) throw new LeaseLostError(options.fence.lease, options.fence.billingPeriod);
     },
     lost,
     async stop() {

@@ -1,11 +1,12 @@
 import {
   type ErrorContext,
   HoldfastError,
+  HoldfastOverloadedError,
   HoldfastRefusedError,
   HoldfastUnavailableError,
   SpendMismatchError,
 } from "./errors.ts";
-import { isRetryable, RpcFailure } from "./rpc-failure.ts";
+import { isRetryable, OVERLOADED, RpcFailure } from "./rpc-failure.ts";
 
 /**
  * The typed error for a failed RPC. Whatever is not understood is "unavailable": the caller must not call the vendor.
@@ -18,6 +19,7 @@ export function translateFailure(error: unknown, what: string, context: ErrorCon
     const fields = (error.metadata["fields"] ?? "").split(",").map((field) => field.trim());
     return new SpendMismatchError(fields, { ...context, cause: error });
   }
+  if (error.reason === OVERLOADED) return new HoldfastOverloadedError(error.message, { ...context, cause: error });
   if (isRetryable(error) || error.reason === "INTERNAL" || error.reason === "") {
     return new HoldfastUnavailableError(`${what} (${error.message})`, { ...context, cause: error });
   }

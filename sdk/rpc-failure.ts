@@ -10,6 +10,8 @@ export class RpcFailure extends Error {
   readonly reason: string;
   readonly metadata: Readonly<Record<string, string>>;
   readonly retryDelayMs: number | undefined;
+  /** True if it is certain that no try of the request left this process. */
+  readonly neverSent: boolean;
 
   constructor(options: {
     message: string;
@@ -17,6 +19,7 @@ export class RpcFailure extends Error {
     reason?: string;
     metadata?: Readonly<Record<string, string>>;
     retryDelayMs?: number | undefined;
+    neverSent?: boolean;
     cause?: unknown;
   }) {
     super(options.message, options.cause === undefined ? undefined : { cause: options.cause });
@@ -25,6 +28,7 @@ export class RpcFailure extends Error {
     this.reason = options.reason ?? "";
     this.metadata = options.metadata ?? {};
     this.retryDelayMs = options.retryDelayMs;
+    this.neverSent = options.neverSent ?? false;
   }
 }
 
@@ -59,13 +63,40 @@ export function requestErrorToFailure(error: RequestError): RpcFailure {
   });
 }
 
-export function deadlineFailure(): RpcFailure {
-  return new RpcFailure({ message: "no answer before the deadline", code: Code.DeadlineExceeded });
+export function deadlineFailure(neverSent = false): RpcFailure {
+  return new RpcFailure({ message: "no answer before the deadline", code: Code.DeadlineExceeded, neverSent });
+}
+
+/** The caller gave the request up before it was sent. */
+export function abortedFailure(): RpcFailure {
+  return new RpcFailure({ message: "aborted before it was sent", code: Code.Canceled, neverSent: true });
+}
+
+/** Made here, for a request that was not even sent because too many wait. */
+export const OVERLOADED = "CLIENT_OVERLOADED";
+
+export function overloadedFailure(message: string): RpcFailure {
+  return new RpcFailure({ message, code: Code.ResourceExhausted, reason: OVERLOADED, neverSent: true });
+}
+
+/** For a request that the server would refuse, and that would fail its neighbours in a batch. */
+export function invalidRequest(message: string, cause?: unknown): RpcFailure {
+  return new RpcFailure({ message, code: Code.InvalidArgument, reason: "INVALID_FIELD", neverSent: true, cause });
 }
 
 const RETRYABLE_REASONS = new Set(["OUTCOME_UNKNOWN", "DATABASE_UNAVAILABLE", "QUEUE_FULL"]);
-// Without a reason the failure is the transport's: the connection was refused, reset, or ended by a restart.
-const RETRYABLE_TRANSPORT_CODES = new Set([Code.Unavailable, Code.Aborted, Code.Canceled, Code.DeadlineExceeded]);
+// Without a reason the failure is the transport's: the connection was refused, reset, ended by a restart, or somebody
+// in between answered in another language.
+const RETRYABLE_TRANSPORT_CODES = new Set([
+  Code.Unavailable,
+  Code.Aborted,
+  Code.Canceled,
+  Code.DeadlineExceeded,
+  Code.ResourceExhausted,
+  Code.Internal,
+  Code.Unknown,
+  Code.DataLoss,
+]);
 
 /** True if the same request may simply be sent again: every RPC of this SDK is idempotent under its attempt id. */
 export function isRetryable(failure: RpcFailure): boolean {

@@ -10,6 +10,8 @@ export interface Clock {
 export interface Timers {
   setTimeout(callback: () => void, delayMs: number): unknown;
   clearTimeout(handle: unknown): void;
+  /** Lets the process end although the timer has not fired. Called for what waits in the background. */
+  unref?(handle: unknown): void;
 }
 
 /** Randomness the SDK uses. */
@@ -41,6 +43,7 @@ export function systemClock(): Clock {
 export const systemTimers: Timers = {
   setTimeout: (callback, delayMs) => setTimeout(callback, delayMs),
   clearTimeout: (handle) => clearTimeout(handle as NodeJS.Timeout),
+  unref: (handle) => (handle as NodeJS.Timeout).unref(),
 };
 
 export const systemRandom: Random = {
@@ -50,6 +53,20 @@ export const systemRandom: Random = {
 
 /** Resolves after the delay, or at once when the signal is aborted. Never rejects. */
 export function sleep(runtime: Runtime, delayMs: number, signal?: AbortSignal): Promise<void> {
+  return wait(runtime, delayMs, signal, () => undefined);
+}
+
+/** Like `sleep`, but does not keep the process alive: for work that nobody waits for. */
+export function sleepInBackground(runtime: Runtime, delayMs: number, signal: AbortSignal): Promise<void> {
+  return wait(runtime, delayMs, signal, (handle) => runtime.timers.unref?.(handle));
+}
+
+function wait(
+  runtime: Runtime,
+  delayMs: number,
+  signal: AbortSignal | undefined,
+  started: (handle: unknown) => void,
+): Promise<void> {
   return new Promise((resolve) => {
     if (signal?.aborted) {
       resolve();
@@ -61,6 +78,7 @@ export function sleep(runtime: Runtime, delayMs: number, signal?: AbortSignal): 
       resolve();
     };
     const handle = runtime.timers.setTimeout(done, Math.max(0, delayMs));
+    started(handle);
     signal?.addEventListener("abort", done, { once: true });
   });
 }

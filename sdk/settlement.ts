@@ -1,5 +1,6 @@
 import { VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
 import type { Background } from "./background.ts";
+import type { CallContext } from "./context.ts";
 import type { ControlPlane } from "./control-plane.ts";
 import type { DecimalMoney } from "./money.ts";
 import { isRetryable, type RpcFailure, toRpcFailure } from "./rpc-failure.ts";
@@ -23,6 +24,9 @@ export type BindResult =
   /** The attempt does not hold the authorization any more; ask again. */
   | { readonly kind: "superseded" };
 
+/** Whose authorization it is. A tombstone is a fact about the object, so it needs no attempt. */
+export type SettlingAttempt = Pick<Grant, "authorization" | "attemptId"> & Partial<Pick<Grant, "lease">>;
+
 /** Tells the control plane how an attempt ended. Nothing here ever hides the vendor's answer from the caller. */
 export interface Settlements {
   /** Never rejects: what cannot be delivered now is repeated in the background. */
@@ -31,7 +35,7 @@ export interface Settlements {
     charged: { money: DecimalMoney; vendorReference: string; attemptId?: string },
   ): Promise<void>;
   /** Never rejects. Resolves to false if the server did not accept the evidence; the spend is then in doubt there. */
-  void(grant: Grant, proof: NoCharge): Promise<boolean>;
+  void(attempt: SettlingAttempt, proof: NoCharge): Promise<boolean>;
   /** Never rejects. */
   reportUnknown(grant: Grant, reason: string): Promise<void>;
   /** Rejects with an RpcFailure. */
@@ -42,6 +46,7 @@ export interface SettlementSettings {
   readonly controlPlane: ControlPlane;
   readonly runtime: Runtime;
   readonly background: Background;
+  readonly context: CallContext;
   readonly onBackgroundError: (error: unknown) => void;
   readonly timeoutMs: number;
 }
@@ -83,12 +88,20 @@ export function createSettlements(settings: SettlementSettings): Settlements {
         [ATTRIBUTES.authorization]: authorization,
         [ATTRIBUTES.vendorReference]: charged.vendorReference,
       };
+      const lease = settings.context.lease.getStore();
       await inSpan("holdfast.commit", attributes, () =>
-        deliver(`the commit of ${authorization}`, () => controlPlane.commit(request, deadline())),
+        deliver(`the commit of ${authorization}`, async () => {
+          await controlPlane.commit(request, deadline());
+          lease?.settled(authorization);
+        }),
       );
     },
     void: (grant, proof) =>
-      deliver(`the void of ${grant.authorization}`, () => controlPlane.void(voidRequest(grant, proof), deadline())),
+      deliver(`the void of ${grant.authorization}`, async () => {
+        await controlPlane.void(voidRequest(grant, proof), deadline());
+        // What was not sent is left for a later run; what the vendor refused is at its end.
+        if (proof.evidence !== "never_sent") grant.lease?.settled(grant.authorization);
+      }),
     async reportUnknown(grant, reason) {
       const { authorization, attemptId } = grant;
       const printable = reason.replaceAll(/[^ -~]/g, " ").slice(0, 500);
@@ -118,7 +131,7 @@ function bindRefusal(failure: RpcFailure, own: string): BindResult {
   throw failure;
 }
 
-function voidRequest(grant: Grant, proof: NoCharge): Parameters<ControlPlane["void"]>[0] {
+function voidRequest(grant: SettlingAttempt, proof: NoCharge): Parameters<ControlPlane["void"]>[0] {
   const { authorization, attemptId } = grant;
   switch (proof.evidence) {
     case "never_sent":

@@ -6,11 +6,19 @@ import {
   Disposition,
   DispositionSchema,
   Settlement,
+  VoidEvidence,
 } from "@holdfast/api/holdfast/v1/spend_pb";
-import type { CallContext, LeaseGuard, SpendOption } from "./context.ts";
+import { untilAborted } from "./abort.ts";
+import type { Background } from "./background.ts";
+import type { Calls } from "./call.ts";
+import { type CallContext, checkSpend, type LeaseGuard, type SpendOption } from "./context.ts";
 import type { ControlPlane } from "./control-plane.ts";
 import { denialFigures, msToDuration } from "./convert.ts";
 import {
+  HoldfastClosedError,
+  type HoldfastError,
+  HoldfastUnavailableError,
+  SpendAbortedError,
   SpendAlreadyCommittedError,
   SpendAlreadyFailedError,
   SpendDeniedError,
@@ -20,11 +28,12 @@ import {
 } from "./errors.ts";
 import type { DecimalMoney } from "./money.ts";
 import { translateFailure } from "./refusal.ts";
-import { durationToMs } from "./rpc-failure.ts";
+import { durationToMs, toRpcFailure } from "./rpc-failure.ts";
 import { halfJitter, type Runtime, sleep } from "./runtime.ts";
-import { checkIdentity } from "./stable-key.ts";
+import type { Settlements } from "./settlement.ts";
 import { inSpan } from "./telemetry.ts";
 import { ATTRIBUTES } from "./telemetry-attributes.ts";
+import { giveBackUnseen } from "./unseen-grant.ts";
 
 /** Everything AuthorizeSpend judges. */
 export interface SpendRequest {
@@ -73,20 +82,47 @@ export interface AuthorizeSettings {
   readonly controlPlane: ControlPlane;
   readonly runtime: Runtime;
   readonly context: CallContext;
+  readonly calls: Calls;
+  readonly background: Background;
+  readonly settlements: Settlements;
   readonly holdMs: number;
   readonly resendSafeForMs: number;
 }
 
+/** Voided because the vendor said no, and not because somebody gave up. */
+const REFUSED: ReadonlySet<VoidEvidence> = new Set([VoidEvidence.VENDOR_REFUSED, VoidEvidence.TOMBSTONE]);
+
 const WAIT_BASE_MS = 250;
 const WAIT_CAP_MS = 5_000;
 
+/** One caller's go at a spend. */
+interface Attempt {
+  readonly attemptId: string;
+  readonly lease: LeaseGuard | undefined;
+  /** Ends the waiting. */
+  readonly signal: AbortSignal | undefined;
+  /** A reading of the clock. */
+  readonly deadline: number;
+}
+
 /**
  * Asks until there is a decision or the deadline (a reading of the clock) is over. Waits while another attempt holds
- * the spend. Throws the typed error for every other answer; nothing may be sent to a vendor then.
+ * the spend. Throws the typed error for every other answer; nothing may be sent to a vendor then, and what may have
+ * been granted without an answer is given back in the background. The signal is that of the running call.
  */
-export function authorize(settings: AuthorizeSettings, request: SpendRequest, deadline: number): Promise<Decision> {
-  checkIdentity(request.spend);
+export async function authorize(
+  settings: AuthorizeSettings,
+  request: SpendRequest,
+  deadline: number,
+): Promise<Decision> {
   const { spend } = request;
+  const { context, runtime } = settings;
+  const call = context.call.getStore();
+  const lease = context.lease.getStore();
+  lease?.asked(spend);
+  checkSpend(spend);
+  const signal = call?.signal ?? context.signal.getStore();
+  const attempt: Attempt = { attemptId: runtime.random.hex128(), lease, signal, deadline };
   const attributes = {
     [ATTRIBUTES.customerId]: spend.customerId,
     [ATTRIBUTES.billingPeriod]: spend.billingPeriod,
@@ -95,26 +131,32 @@ export function authorize(settings: AuthorizeSettings, request: SpendRequest, de
     [ATTRIBUTES.vendorEndpoint]: request.endpoint,
   };
   return inSpan("holdfast.authorize", attributes, async (span) => {
-    const { runtime } = settings;
-    const attemptId = runtime.random.hex128();
-    const lease = settings.context.lease.getStore();
     for (let waits = 0; ; waits += 1) {
+      settings.calls.assertOpen();
+      throwIfAborted(signal, spend);
       lease?.assertHeld();
       const askedAt = runtime.clock.now();
-      const response = await ask(settings, request, { attemptId, lease, deadline });
+      const response = await ask(settings, request, attempt);
       span.setAttribute(ATTRIBUTES.disposition, DispositionSchema.value[response.disposition]?.localName ?? "UNKNOWN");
       if (response.authorization !== undefined) {
         span.setAttribute(ATTRIBUTES.authorization, response.authorization.name);
       }
-      const decision = decide(settings, request, response, { attemptId, lease, askedAt });
-      if (decision !== "wait") return decision;
+      const decision = decide(settings, request, response, { attemptId: attempt.attemptId, lease, askedAt });
+      if (decision !== "wait") {
+        if (decision.kind === "already_committed") lease?.settled(decision.authorization.name);
+        if (decision.kind !== "granted") return decision;
+        if (isAborted(signal)) giveBack(settings, request, response, attempt);
+        throwIfAborted(signal, spend);
+        if (call !== undefined) call.granted = true;
+        return decision;
+      }
       const hintMs = response.retryAfter === undefined ? 0 : durationToMs(response.retryAfter);
       const waitMs = Math.max(
         halfJitter(runtime.random, waits, WAIT_BASE_MS, WAIT_CAP_MS),
         Math.min(hintMs, WAIT_CAP_MS),
       );
       if (runtime.clock.now() + waitMs >= deadline) throw inProgress(request, response.authorization);
-      await sleep(runtime, waitMs);
+      await sleep(runtime, waitMs, signal);
     }
   });
 }
@@ -122,39 +164,88 @@ export function authorize(settings: AuthorizeSettings, request: SpendRequest, de
 async function ask(
   settings: AuthorizeSettings,
   request: SpendRequest,
-  attempt: { attemptId: string; lease: LeaseGuard | undefined; deadline: number },
+  attempt: Attempt,
 ): Promise<AuthorizeSpendResponse> {
   const { spend } = request;
-  try {
-    return await settings.controlPlane.authorize(
-      {
-        spend: {
-          customerId: spend.customerId,
-          billingPeriod: spend.billingPeriod,
-          purpose: spend.purpose,
-          amount: { currency: request.money.currency, amount: request.money.amount },
-        },
-        vendor: request.vendor,
-        endpoint: request.endpoint,
-        attemptId: attempt.attemptId,
-        settlement: request.settlement,
-        ...(request.settlement === Settlement.RESEND_SAFE
-          ? { resendSafeFor: msToDuration(settings.resendSafeForMs) }
-          : {}),
-        holdDuration: msToDuration(settings.holdMs),
-        retryAfterGeneration: spend.retryAfterGeneration ?? 0,
-        ...(attempt.lease === undefined ? {} : { leaseFence: attempt.lease.fence }),
-        vendorAccount: request.vendorAccount ?? "",
-        bodyFingerprint: request.bodyFingerprint ?? "",
-        direction: request.direction ?? Direction.SPEND,
-        refundOf: request.refundOf ?? "",
-        continueVendorReference: request.continueVendorReference ?? "",
-      },
-      attempt.deadline,
-    );
-  } catch (error) {
-    throw translateFailure(error, "an authorization", { spend });
+  const { signal } = attempt;
+  const answer = settings.controlPlane.authorize(toMessage(settings, request, attempt), attempt.deadline, signal);
+  if (signal === undefined) return answer.catch((error: unknown) => unanswered(settings, spend, attempt, error));
+  let aborted = false;
+  const settled = answer.then(
+    (response) => {
+      if (aborted) giveBack(settings, request, response, attempt);
+      return response;
+    },
+    (error: unknown) => unanswered(settings, spend, attempt, error),
+  );
+  return untilAborted(signal, settled, () => {
+    aborted = true;
+    settings.background.track(settled.catch(() => undefined));
+    return abortError(signal, spend);
+  });
+}
+
+/** The typed error; what the attempt may have been granted nevertheless is looked for and given back. */
+function unanswered(settings: AuthorizeSettings, spend: SpendOption, attempt: Attempt, error: unknown): never {
+  const typed = translateFailure(error, "an authorization", { spend });
+  if (typed instanceof HoldfastUnavailableError && !toRpcFailure(error).neverSent) {
+    giveBackUnseen(settings, spend, attempt.attemptId);
   }
+  throw typed;
+}
+
+/** Nobody waits for this answer any more. If it grants, nothing was sent; whether that proves it, the server knows. */
+function giveBack(
+  settings: AuthorizeSettings,
+  request: SpendRequest,
+  response: AuthorizeSpendResponse,
+  { attemptId, lease }: Attempt,
+): void {
+  if (response.disposition !== Disposition.GRANTED) return;
+  const grant = toGrant(settings, request, response, { attemptId, lease, askedAt: settings.runtime.clock.now() });
+  settings.background.track(settings.settlements.void(grant, { evidence: "never_sent" }));
+}
+
+function isAborted(signal: AbortSignal | undefined): boolean {
+  return signal?.aborted === true;
+}
+
+function throwIfAborted(signal: AbortSignal | undefined, spend: SpendOption): void {
+  if (signal?.aborted === true) throw abortError(signal, spend);
+}
+
+function abortError(signal: AbortSignal, spend: SpendOption): HoldfastError {
+  const reason: unknown = signal.reason;
+  return reason instanceof HoldfastClosedError ? reason : new SpendAbortedError(false, { spend, cause: reason });
+}
+
+function toMessage(
+  settings: AuthorizeSettings,
+  request: SpendRequest,
+  attempt: Attempt,
+): Parameters<ControlPlane["authorize"]>[0] {
+  const { spend } = request;
+  return {
+    spend: {
+      customerId: spend.customerId,
+      billingPeriod: spend.billingPeriod,
+      purpose: spend.purpose,
+      amount: { currency: request.money.currency, amount: request.money.amount },
+    },
+    vendor: request.vendor,
+    endpoint: request.endpoint,
+    attemptId: attempt.attemptId,
+    settlement: request.settlement,
+    ...(request.settlement === Settlement.RESEND_SAFE ? { resendSafeFor: msToDuration(settings.resendSafeForMs) } : {}),
+    holdDuration: msToDuration(settings.holdMs),
+    retryAfterGeneration: spend.retryAfterGeneration ?? 0,
+    ...(attempt.lease === undefined ? {} : { leaseFence: attempt.lease.fence }),
+    vendorAccount: request.vendorAccount ?? "",
+    bodyFingerprint: request.bodyFingerprint ?? "",
+    direction: request.direction ?? Direction.SPEND,
+    refundOf: request.refundOf ?? "",
+    continueVendorReference: request.continueVendorReference ?? "",
+  };
 }
 
 function inProgress(request: SpendRequest, authorization: Authorization | undefined): SpendInProgressError {
@@ -182,6 +273,9 @@ function decide(
       if (authorization === undefined) throw new SpendAlreadyCommittedError(undefined, context);
       return { kind: "already_committed", authorization };
     case Disposition.ALREADY_FAILED:
+      if (authorization !== undefined && REFUSED.has(authorization.voidEvidence)) {
+        attempt.lease?.settled(authorization.name);
+      }
       throw new SpendAlreadyFailedError(response.failedGeneration, context);
     case Disposition.IN_PROGRESS:
       if (authorization !== undefined && authorization.vendorReference !== "" && authorization.vendorState !== "") {

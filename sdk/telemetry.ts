@@ -1,4 +1,3 @@
-import type { Interceptor } from "@connectrpc/connect";
 import { type Attributes, context, type Link, propagation, type Span, SpanStatusCode, trace } from "@opentelemetry/api";
 
 const tracer = trace.getTracer("@holdfast/sdk");
@@ -22,8 +21,7 @@ export function inSpan<T>(
   });
 }
 
-/** Puts the W3C trace context of the calling span into the headers of every RPC. */
-export const traceInterceptor: Interceptor = (next) => (request) => {
-  propagation.inject(context.active(), request.header, { set: (headers, name, value) => headers.set(name, value) });
-  return next(request);
-};
+/** Puts the W3C trace context of the calling span into the headers of an RPC. */
+export function injectTraceContext(headers: Headers): void {
+  propagation.inject(context.active(), headers, { set: (target, name, value) => target.set(name, value) });
+}

@@ -1,8 +1,10 @@
 import { Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
+import type { Calls } from "./call.ts";
 import type { SpendOption } from "./context.ts";
 import { toDecimalMoney } from "./convert.ts";
 import { NotChargedError, SpendInDoubtError, SpendInProgressError } from "./errors.ts";
 import { checkMoney, type DecimalMoney } from "./money.ts";
+import { checkSignal, refuseUnknown } from "./option-check.ts";
 import type { Runtime } from "./runtime.ts";
 import type { NoCharge, Settlements } from "./settlement.ts";
 import type { Decision, Grant, SpendRequest } from "./spend.ts";
@@ -51,16 +53,48 @@ export interface SpendResult {
 
 export interface VendorCallSettings {
   readonly runtime: Runtime;
+  readonly calls: Calls;
   readonly settlements: Settlements;
   readonly authorize: (request: SpendRequest, deadline: number) => Promise<Decision>;
   readonly timeoutMs: number;
 }
 
+const SPEND_PROPERTIES = {
+  amount: true,
+  currency: true,
+  vendor: true,
+  endpoint: true,
+  vendorAccount: true,
+} as const satisfies Record<keyof VendorSpend, true>;
+
+/** Options of one call. */
+export interface SignalOption {
+  /**
+   * Ends the wait for a grant at once; nothing is sent then. Aborted later, the caller is told at once with a
+   * SpendAbortedError, and the vendor call is carried through and settled in the background.
+   */
+  readonly signal?: AbortSignal;
+}
+
 /**
  * Spends at a vendor that this SDK does not know. The callback runs at most once per generation, since nobody knows
- * whether the vendor remembers a key. It throws a NotChargedError if the vendor certainly did not charge.
+ * whether the vendor remembers a key. It throws a NotChargedError if the vendor certainly did not charge. Throws a
+ * TypeError or RangeError on malformed arguments, and one of the SDK's errors otherwise.
  */
 export async function spendAtVendor(
+  settings: VendorCallSettings,
+  spend: SpendOption,
+  what: VendorSpend,
+  callback: (grant: VendorGrant) => Promise<VendorReceipt>,
+  { signal }: SignalOption = {},
+): Promise<SpendResult> {
+  refuseUnknown("the description of what is spent", what, SPEND_PROPERTIES);
+  checkSignal("signal", signal);
+  if (typeof callback !== "function") throw new TypeError("The callback that calls the vendor must be a function.");
+  return settings.calls.run({ spend, signal }, () => spendOnce(settings, spend, what, callback));
+}
+
+async function spendOnce(
   settings: VendorCallSettings,
   spend: SpendOption,
   what: VendorSpend,
@@ -113,6 +147,9 @@ async function runCallback(
     });
     charged = { currency: money.currency, amount: receipt.amount ?? money.amount };
     checkMoney(charged);
+    if (typeof receipt.vendorReference !== "string" || receipt.vendorReference === "") {
+      throw new TypeError("The callback must return { vendorReference }, the vendor's id of what was bought.");
+    }
   } catch (error) {
     const proof = check.provesNothingSent(error) ? { evidence: "never_sent" as const } : noChargeOf(error);
     if (proof !== undefined) {

@@ -17,6 +17,7 @@ function laneOfDoubles(overrides: Partial<LaneOptions<number, number>> = {}) {
   const lane = createLane<number, number>({
     name: "test",
     runtime,
+    bytesOf: () => 8,
     async sendOne(request) {
       sizes.push(1);
       await gate();

@@ -24,7 +24,7 @@ const MAIL = { amount: "0.0079", currency: "usd", vendor: "resend", endpoint: "P
 
 describe("without a grant nothing is sent", () => {
   it("when the control plane cannot be reached", async () => {
-    const holdfast = createHoldfast({ baseUrl: "http://127.0.0.1:1", vaultKey: "vk", timeoutMs: 500 });
+    const holdfast = createHoldfast({ baseUrl: "http://127.0.0.1:1", vaultKey: "vk_test_main_secret", timeoutMs: 500 });
     const stripe = holdfast.stripe(world.plain);
     const error = await rejection(stripe.paymentIntents.create({ ...PAYMENT }, { spend: SPEND }));
     expect(error).toBeInstanceOf(HoldfastUnavailableError);
@@ -36,7 +36,7 @@ describe("without a grant nothing is sent", () => {
     await new Promise((resolve) => silent.once("listening", resolve));
     const { port } = silent.address() as AddressInfo;
     try {
-      const holdfast = createHoldfast({ baseUrl: `http://127.0.0.1:${port}`, vaultKey: "vk", timeoutMs: 600 });
+      const holdfast = createHoldfast({ baseUrl: `http://127.0.0.1:${port}`, vaultKey: "vk_test_main_secret", timeoutMs: 600 });
       const started = performance.now();
       const error = await rejection(holdfast.stripe(world.plain).charges.create({ ...CHARGE }, { spend: SPEND }));
       expect(error).toBeInstanceOf(HoldfastUnavailableError);

@@ -24,7 +24,7 @@ describe("a billing lease", () => {
       expect(other.acquired ? 0 : other.remainingMs).toBeGreaterThan(20_000);
       return "done";
     });
-    expect(result).toEqual({ acquired: true, value: "done", outcome: "completed" });
+    expect(result).toEqual({ acquired: true, value: "done", outcome: "completed", unsettled: [] });
   });
 
   it("closes the period for ever when the job is complete", async () => {

@@ -1,0 +1,100 @@
+import { setMaxListeners } from "node:events";
+import { anySignal, untilAborted } from "./abort.ts";
+import type { Background } from "./background.ts";
+import type { ActiveCall, CallContext } from "./context.ts";
+import { HoldfastClosedError, SpendAbortedError } from "./errors.ts";
+import type { SpendIdentity } from "./stable-key.ts";
+
+export interface CallOptions {
+  /** For the errors only; undefined where the call continues a spend that is not known yet. */
+  readonly spend?: SpendIdentity | undefined;
+  /** The signal of this call alone; that of `withSpend` or of a billing lease counts besides. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+/**
+ * The calls of the application, from asking for a grant to the settlement. Whatever spends runs through `run`.
+ *
+ * Abort: before the grant, `authorize` ends its wait and gives back what may have been granted. After it, the caller is
+ * told at once, and `work` is carried through: a request that moves money is never cut. So `work` need not look at
+ * any signal.
+ */
+export interface Calls {
+  /** Rejects with a HoldfastClosedError after `close`, and with a SpendAbortedError as soon as a signal is aborted. */
+  run<Value>(options: CallOptions, work: () => Promise<Value>): Promise<Value>;
+  /** Throws a HoldfastClosedError after `close`. */
+  assertOpen(): void;
+  /** Refuses new calls. Resolves when none runs any more. */
+  close(): Promise<void>;
+  /** Ends the wait of the calls that have no grant yet. */
+  abandon(): void;
+}
+
+export interface CallsSettings {
+  readonly context: CallContext;
+  readonly background: Background;
+  readonly onBackgroundError: (error: unknown) => void;
+}
+
+export function createCalls({ context, background, onBackgroundError }: CallsSettings): Calls {
+  const running = new Set<Promise<unknown>>();
+  const abandoned = new AbortController();
+  setMaxListeners(0, abandoned.signal);
+  let closed = false;
+
+  function assertOpen(): void {
+    if (closed && context.call.getStore() === undefined) throw new HoldfastClosedError();
+  }
+
+  function start<Value>(call: ActiveCall, work: () => Promise<Value>): Promise<Value> {
+    const result = context.call.run(call, async () => work());
+    const ended = result.then(
+      () => undefined,
+      () => undefined,
+    );
+    running.add(ended);
+    void ended.finally(() => running.delete(ended));
+    context.lease.getStore()?.track(ended);
+    return result;
+  }
+
+  return {
+    assertOpen,
+    async run({ spend, signal: own }, work) {
+      assertOpen();
+      const signal = anySignal(own, context.signal.getStore());
+      // A signal of its own for each call: one that many calls share would warn of its many listeners.
+      const call: ActiveCall = {
+        signal: AbortSignal.any([abandoned.signal, ...(signal ? [signal] : [])]),
+        granted: false,
+      };
+      const result = start(call, work);
+      // Aborted from the start: `authorize` says so itself, and nothing else is asked.
+      if (signal === undefined || signal.aborted) return result;
+      return untilAborted(signal, result, () => {
+        background.track(carryThrough(call, result, onBackgroundError));
+        return new SpendAbortedError(call.granted, { spend, cause: signal.reason });
+      });
+    },
+    async close() {
+      closed = true;
+      while (running.size > 0) await Promise.all(running);
+    },
+    abandon() {
+      abandoned.abort(new HoldfastClosedError());
+    },
+  };
+}
+
+async function carryThrough(
+  call: ActiveCall,
+  work: Promise<unknown>,
+  onError: (error: unknown) => void,
+): Promise<void> {
+  try {
+    await work;
+  } catch (error) {
+    // Without a grant the error only says that the call was aborted, which the caller knows.
+    if (call.granted) onError(error);
+  }
+}
