@@ -3,6 +3,7 @@ import { createGrpcTransport } from "@connectrpc/connect-node";
 import { createHoldfast, type Holdfast } from "@holdfast/sdk";
 import Stripe from "stripe";
 import type { StripeHttpClient } from "../../sdk/stripe-http.ts";
+import type { VirtualTime } from "../support/virtual-time.ts";
 import { type BillingCall, type BillingOutcome, billingPeriod, purpose } from "./billing-call.ts";
 
 /**
@@ -17,8 +18,12 @@ export interface BillingClient {
   charge(this: void, customerId?: string): Promise<BillingOutcome>;
 }
 
-/** What a billing service is made of, for one customer. */
-export function createBillingClient(call: BillingCall, observe: Observer = () => Promise.resolve()): BillingClient {
+/** What a billing service is made of, for one customer. In real time unless another is given. */
+export function createBillingClient(
+  call: BillingCall,
+  observe: Observer = () => Promise.resolve(),
+  time?: VirtualTime,
+): BillingClient {
   const around: Interceptor = (next) => async (request) => {
     request.header.set("Authorization", `Bearer ${call.vaultKey}`);
     await observe(`before ${request.method.name}`);
@@ -29,6 +34,7 @@ export function createBillingClient(call: BillingCall, observe: Observer = () =>
   const holdfast = createHoldfast({
     ...call,
     transport: createGrpcTransport({ baseUrl: call.baseUrl, interceptors: [around] }),
+    ...(time === undefined ? {} : { clock: time, timers: time }),
   });
   const stripe = holdfast.stripe(
     new Stripe("sk_test_1", {

@@ -3,6 +3,7 @@ import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_ser
 import { startTestServer, type TestServer } from "../support/server.ts";
 import { startStripeSimulator, type StripeSimulator } from "../support/stripe-simulator/index.ts";
 import type { Movement } from "../support/stripe-simulator/movements.ts";
+import type { VirtualTime } from "../support/virtual-time.ts";
 import type { BillingCall } from "./billing-call.ts";
 import { type BillingClient, createBillingClient, type Observer } from "./billing-client.ts";
 
@@ -24,7 +25,7 @@ export interface Desk {
   readonly vaultKey: string;
   call(customerId: string, options?: Partial<BillingCall>): BillingCall;
   /** A billing service; closed with the desk. */
-  client(call: BillingCall, observe?: Observer): BillingClient;
+  client(call: BillingCall, observe?: Observer, time?: VirtualTime): BillingClient;
   spend(): ReturnType<typeof createClient<typeof SpendControlService>>;
   charges(customerId: string): Movement[];
   events(customerId: string): Promise<AuditEvent[]>;
@@ -59,13 +60,13 @@ export async function openDesk(): Promise<Desk> {
       stripePort: simulator.port,
       customerId,
       amount,
-      timeoutMs: 10_000,
-      vendorDeadlineMs: 3_000,
+      timeoutMs: 60_000,
+      vendorDeadlineMs: 20_000,
       holdMs: 60_000,
       ...options,
     }),
-    client(call, observe) {
-      const client = createBillingClient(call, observe);
+    client(call, observe, time) {
+      const client = createBillingClient(call, observe, time);
       clients.push(client);
       return client;
     },

@@ -1,6 +1,7 @@
 import { stableKey } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type BillingKind, billingPeriod, purpose } from "./billing-call.ts";
+import { createVirtualTime, type VirtualTime } from "../support/virtual-time.ts";
 import { amount, type Desk, losesFirst, openDesk } from "./desk.ts";
 
 let desk: Desk;
@@ -100,10 +101,16 @@ describe("the lost answer of an end without a charge", () => {
 });
 
 describe("the lost answer of a lease call", () => {
-  const run = (lease: string, observe: (point: string) => Promise<void>, job: () => Promise<void>) => {
+  const ttlMs = 30_000;
+  const run = (
+    lease: string,
+    observe: (point: string) => Promise<void>,
+    job: () => Promise<void>,
+    time?: VirtualTime,
+  ) => {
     let tokens: bigint[] = [];
-    const { holdfast } = desk.client(desk.call(lease), observe);
-    const result = holdfast.withBillingLease({ lease, billingPeriod, ttlMs: 1_500 }, async (held) => {
+    const { holdfast } = desk.client(desk.call(lease), observe, time);
+    const result = holdfast.withBillingLease({ lease, billingPeriod, ttlMs }, async (held) => {
       tokens = [...tokens, held.fencingToken];
       await job();
       held.assertHeld();
@@ -128,7 +135,15 @@ describe("the lost answer of a lease call", () => {
       await lost.observe(point);
       if (point === "after RenewBillingLease") renewed.resolve();
     };
-    const { value } = await run("lost-renew", observe, () => renewed.promise);
+    const time = createVirtualTime();
+    const job = async () => {
+      await time.advance(ttlMs / 3);
+      await expect.poll(() => lost.lost()).toBe(true);
+      // The pause before the repeat.
+      while (lost.asked() < 2) await time.advance(100);
+      await renewed.promise;
+    };
+    const { value } = await run("lost-renew", observe, job, time);
     expect(lost.asked()).toBe(2);
     expect(value).toMatchObject({ acquired: true, outcome: "completed" });
   });
