@@ -89,9 +89,9 @@ async function prepare(stage: Stage, plan: CrashPlan, point: CrashPoint): Promis
     stripePort: stage.simulator.port,
     customerId,
     amount,
-    timeoutMs: 15_000,
-    vendorDeadlineMs: 10_000,
-    holdMs: 60_000,
+    timeoutMs: 120_000,
+    vendorDeadlineMs: 60_000,
+    holdMs: 300_000,
     ...(point.pauseAt === undefined ? {} : { pauseAt: point.pauseAt }),
   };
   return { point, call, process, fault };

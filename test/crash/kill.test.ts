@@ -7,9 +7,9 @@ const minute = 60_000;
 const week = 7 * 24 * 60 * minute;
 
 const plans: readonly CrashPlan[] = [
-  { name: "server", victim: "server", laterMs: 2 * minute },
-  { name: "postgres", victim: "postgres", laterMs: 2 * minute },
-  { name: "billing", victim: "billing process", laterMs: 2 * minute },
+  { name: "server", victim: "server", laterMs: 10 * minute },
+  { name: "postgres", victim: "postgres", laterMs: 10 * minute },
+  { name: "billing", victim: "billing process", laterMs: 10 * minute },
   { name: "billing week", victim: "billing process", laterMs: week },
 ];
 

@@ -47,7 +47,7 @@ test("a holder that was stopped past its lease stops by itself, and its token is
   const lease = "paused";
   const child = startLineProcess(join(import.meta.dirname, "lease-process.ts"));
   try {
-    child.tell({ call: desk.call("lease-first"), lease, ttlMs: 2_000 });
+    child.tell({ call: desk.call("lease-first"), lease, ttlMs: 8_000 });
     const { holding, holderId } = await child.said((line) => "holding" in line);
     expect(await child.said((line) => line["charged"] === "lease-first")).toMatchObject({
       outcome: { status: "succeeded" },

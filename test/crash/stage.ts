@@ -86,7 +86,7 @@ export async function startStage(): Promise<Stage> {
       process.kill(pid, "SIGKILL");
     },
     async answers() {
-      const deadline = performance.now() + 30_000;
+      const deadline = performance.now() + 240_000;
       for (;;) {
         try {
           await policy.usage();
