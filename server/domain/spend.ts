@@ -6,6 +6,7 @@ export type Settlement = "TWO_STEP" | "RESEND_SAFE" | "SEND_ONCE";
 export type AuthorizationState = "HELD" | "COMMITTED" | "VOIDED" | "IN_DOUBT";
 export type VoidEvidence =
   | "NEVER_SENT"
+  | "NOT_EXECUTED"
   | "VENDOR_REFUSED"
   | "TOMBSTONE"
   | "ABSENT_AFTER_QUARANTINE"
@@ -66,6 +67,8 @@ export interface AuthorizeCommand {
   readonly attemptId: string;
   readonly bodyFingerprint: string;
   readonly retryAfterGeneration: number;
+  /** The bound object that the caller has read and goes on with, or empty. */
+  readonly continueVendorReference: string;
   readonly fence: LeaseFence | undefined;
   readonly traceId: string;
 }

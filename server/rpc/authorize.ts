@@ -42,6 +42,7 @@ export function authorizeCommand(
     attemptId: request.attemptId,
     bodyFingerprint: request.bodyFingerprint,
     retryAfterGeneration: request.retryAfterGeneration,
+    continueVendorReference: request.continueVendorReference,
     fence:
       leaseFence === undefined
         ? undefined

@@ -30,6 +30,7 @@ const settlementOf = {
 
 const evidenceOf = {
   NEVER_SENT: VoidEvidence.NEVER_SENT,
+  NOT_EXECUTED: VoidEvidence.NOT_EXECUTED,
   VENDOR_REFUSED: VoidEvidence.VENDOR_REFUSED,
   TOMBSTONE: VoidEvidence.TOMBSTONE,
   ABSENT_AFTER_QUARANTINE: VoidEvidence.ABSENT_AFTER_QUARANTINE,

@@ -45,7 +45,7 @@ function describe(reason: ErrorReasonName, authorization: Authorization | undefi
     case "ALREADY_BOUND":
       return "Another vendor object is bound. Cancel yours and continue with the reference in the metadata.";
     case "STATE_NOT_ALLOWED":
-      return `Only a two-step authorization can be bound; this one is ${authorization?.settlement ?? "another kind"}.`;
+      return `A one-call authorization is bound only together with its vendor_state; this one is ${authorization?.settlement ?? "another kind"}.`;
     default:
       return "The call is not possible in the authorization's present state.";
   }

@@ -109,7 +109,7 @@ export function spendMethods(dependencies: SpendDependencies): SpendMethods {
     },
     async getAuthorization(request, context) {
       const principal = principalOf(context.values);
-      const found = await lookUp(database, principal.workspace, request.lookup);
+      const found = await lookUp(database, principal, request.lookup);
       return { authorization: authorizationMessage(requireVisible(principal, found)) };
     },
   };
@@ -194,14 +194,19 @@ function attemptOf(principal: Principal, request: { authorization: string; attem
 
 async function lookUp(
   database: Database,
-  workspace: string,
+  { workspace, role, id }: Principal,
   lookup: Parameters<SpendMethods["getAuthorization"]>[0]["lookup"],
 ): Promise<Authorization | undefined> {
   switch (lookup.case) {
     case "name":
       return await store.getAuthorization(database, workspace, parseAuthorizationName(lookup.value, "name"));
     case "vendorReference":
-      return await store.getAuthorizationByReference(database, workspace, lookup.value);
+      return await store.getAuthorizationByReference(
+        database,
+        workspace,
+        lookup.value,
+        role === "vault_key" ? id : undefined,
+      );
     default:
       throw invalidField("lookup", "is required: set one of name, vendor_reference.");
   }

@@ -63,7 +63,7 @@ create table holdfast.authorizations (
   trace_id text default ''::text not null,
   constraint authorizations_amount_check CHECK (((amount_micros >= 1) AND (amount_micros <= '1000000000000000000'::bigint))),
   constraint authorizations_committed_check CHECK ((committed_micros >= 0)),
-  constraint authorizations_evidence_check CHECK ((void_evidence = ANY (ARRAY['NEVER_SENT'::text, 'VENDOR_REFUSED'::text, 'TOMBSTONE'::text, 'ABSENT_AFTER_QUARANTINE'::text, 'OPERATOR'::text, 'NEVER_BOUND'::text]))),
+  constraint authorizations_evidence_check CHECK ((void_evidence = ANY (ARRAY['NEVER_SENT'::text, 'NOT_EXECUTED'::text, 'VENDOR_REFUSED'::text, 'TOMBSTONE'::text, 'ABSENT_AFTER_QUARANTINE'::text, 'OPERATOR'::text, 'NEVER_BOUND'::text]))),
   constraint authorizations_generation_check CHECK ((generation >= 1)),
   constraint authorizations_held_check CHECK (((held_micros >= amount_micros) AND (held_micros <= '1000000000000000000'::bigint))),
   constraint authorizations_idempotency_key_check CHECK ((idempotency_key ~ '^[0-9a-f]{32}$'::text)),

@@ -62,8 +62,8 @@ const getByReferenceStatement = statement(
   "get_authorization_by_vendor_reference",
   `select ${authorizationColumns("t")} from holdfast.authorizations t
    where t.workspace_id = $1::text and t.vendor = $2::text and t.vendor_account = $3::text
-     and t.vendor_reference = $4::text
-   order by (t.state = 'COMMITTED') desc, t.generation desc
+     and t.vendor_reference = $4::text and ($5::text is null or t.vault_key_id = $5::text)
+   order by t.state = 'COMMITTED' desc, t.state = 'VOIDED', t.grant_time desc, t.spend_key, t.generation desc
    limit 1`,
 );
 
@@ -237,12 +237,23 @@ export async function getAuthorization(
   return rows[0] === undefined ? undefined : readAuthorization(rows[0]);
 }
 
+export interface ReferenceLookup {
+  readonly vendor: string;
+  readonly vendorAccount: string;
+  readonly vendorReference: string;
+}
+
+/**
+ * The authorization that a vendor object is bound to or settles: the committed one, else a live one, else a voided one.
+ * With `vaultKeyId` among those of that key only, so that another key's binding of the same object hides nothing.
+ */
 export async function getAuthorizationByReference(
   database: Database,
   workspace: string,
-  lookup: { readonly vendor: string; readonly vendorAccount: string; readonly vendorReference: string },
+  lookup: ReferenceLookup,
+  vaultKeyId: string | undefined,
 ): Promise<Authorization | undefined> {
-  const values = [workspace, lookup.vendor, lookup.vendorAccount, lookup.vendorReference];
+  const values = [workspace, lookup.vendor, lookup.vendorAccount, lookup.vendorReference, vaultKeyId ?? null];
   const rows = await run<AuthorizationRow>(database, getByReferenceStatement, values);
   return rows[0] === undefined ? undefined : readAuthorization(rows[0]);
 }
@@ -313,6 +324,7 @@ function authorizeRequest(command: AuthorizeCommand, index: number): object {
     fencing_token: command.fence?.fencingToken.toString() ?? null,
     trace_id: command.traceId,
     retry_after_generation: command.retryAfterGeneration,
+    continue_reference: command.continueVendorReference,
   };
 }
 

@@ -6,6 +6,7 @@ export type Settlement = "TWO_STEP" | "RESEND_SAFE" | "SEND_ONCE";
 export type State = "HELD" | "COMMITTED" | "VOIDED" | "IN_DOUBT";
 export type Evidence =
   | "NEVER_SENT"
+  | "NOT_EXECUTED"
   | "VENDOR_REFUSED"
   | "TOMBSTONE"
   | "ABSENT_AFTER_QUARANTINE"
@@ -39,6 +40,8 @@ export interface Authorize extends Identity {
   readonly resendSafeForMs: number | null;
   readonly holdMs: number;
   readonly retryAfterGeneration: number;
+  /** The bound object to go on with, or empty. */
+  readonly continueReference: string;
   readonly fence: Fence | null;
   /** Empty or 64 hex digits. */
   readonly fingerprint: string;

@@ -165,6 +165,7 @@ function authorizeFor(call: Call, n: number): Authorize {
     resendSafeForMs: null,
     holdMs: 600_000,
     retryAfterGeneration: 0,
+    continueReference: "",
     fence: null,
     fingerprint: "",
     dryRun: false,

@@ -154,6 +154,7 @@ function authorize(change: Partial<Authorize>): Authorize {
     resendSafeForMs: null,
     holdMs: 60_000,
     retryAfterGeneration: 0,
+    continueReference: "",
     fence: null,
     fingerprint: "",
     dryRun: false,

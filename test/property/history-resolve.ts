@@ -95,6 +95,7 @@ function resolveAuthorize(world: World, step: AuthorizeStep): Authorize {
     resendSafeForMs: like === undefined ? resendSafeFor(settlement, step) : like.resendSafeForMs,
     holdMs: step.holdMs,
     retryAfterGeneration: retryAfter(last, step.retry),
+    continueReference: continued(last, step.continues),
     fence: resolveFence(world, step.fence),
     fingerprint: fingerprint(step.fingerprint),
     dryRun: step.dryRun,
@@ -116,6 +117,10 @@ function existingKey(world: World, n: number): string {
 function retryAfter(last: Generation | undefined, retry: AuthorizeStep["retry"]): number {
   if (retry === "none") return 0;
   return (last?.generation ?? 0) + (retry === "last" ? 0 : 1);
+}
+
+function continued(last: Generation | undefined, continues: AuthorizeStep["continues"]): string {
+  return continues === "other" ? "pi_other" : continues === "bound" ? (last?.reference ?? "") : "";
 }
 
 function resolveAttempt(last: Generation | undefined, attempt: "holder" | number): string {

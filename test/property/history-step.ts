@@ -52,6 +52,7 @@ export interface AuthorizeStep {
   /** The holder's attempt, or one of a few. */
   readonly attempt: "holder" | number;
   readonly retry: "none" | "last" | "wrong";
+  readonly continues: "none" | "bound" | "other";
   readonly fence: "none" | "current" | "stale" | "other";
   readonly fingerprint: number;
   readonly dryRun: boolean;
@@ -174,6 +175,7 @@ const authorizeStep: fc.Arbitrary<AuthorizeStep> = fc.record({
   holdMs: fc.constantFrom(5_000, 60_000, 600_000),
   attempt,
   retry: often<AuthorizeStep["retry"]>("none", "last", "wrong"),
+  continues: fc.constantFrom<AuthorizeStep["continues"]>("none", "none", "none", "bound", "bound", "other"),
   fence: often<AuthorizeStep["fence"]>("none", "current", "stale", "other"),
   fingerprint: small(3),
   dryRun: often(false, true).chain((dry) => (dry ? fc.boolean() : fc.constant(false))),
@@ -193,9 +195,16 @@ const action: fc.Arbitrary<Action> = fc.oneof(
       kind: fc.constant("void" as const),
       evidence: fc.constantFrom<Evidence>(
         ...(["NEVER_SENT", "VENDOR_REFUSED", "VENDOR_REFUSED", "TOMBSTONE", "TOMBSTONE"] as const),
-        ...(["ABSENT_AFTER_QUARANTINE", "OPERATOR", "NEVER_BOUND"] as const),
+        ...([
+          "NOT_EXECUTED",
+          "NOT_EXECUTED",
+          "NOT_EXECUTED",
+          "ABSENT_AFTER_QUARANTINE",
+          "OPERATOR",
+          "NEVER_BOUND",
+        ] as const),
       ),
-      vendorStatus: fc.constantFrom(400, 402, 500, 500),
+      vendorStatus: fc.constantFrom(400, 402, 429, 429, 500),
       replayed: fc.boolean(),
       reference: fc.constantFrom<Reference>("bound", "own", "second"),
     }),
@@ -217,7 +226,7 @@ const action: fc.Arbitrary<Action> = fc.oneof(
     arbitrary: fc.record({
       kind: fc.constant("bind" as const),
       reference: fc.constantFrom<Reference>("own", "own", "second", "bound"),
-      vendorState: often("", "requires_action"),
+      vendorState: fc.constantFrom("", "", "requires_action"),
       followForMs: fc.constantFrom(600_000, 3_600_000, null),
     }),
   },

@@ -53,15 +53,15 @@ function onLive(world: World, live: Generation, request: Authorize): Answer {
   const fields = rules.differences(live, request);
   if (fields.length > 0) return { error: "SPEND_MISMATCH", fields: fields.join() };
   if (isStale(world, request)) return denial("FENCING_TOKEN");
-  if (isFollowed(live, now)) return { ...shown(live), disposition: "IN_PROGRESS", waits: true };
-  if (holdRuns(live, now)) {
-    if (live.attempt !== request.attempt) return { ...shown(live), disposition: "IN_PROGRESS", waits: true };
-    if (request.dryRun) return { error: null, disposition: "GRANTED", mayHaveBeenSent: true };
-    live.told = true;
-    rules.repeat(world, live);
-    return { ...shown(live), disposition: "GRANTED", mayHaveBeenSent: true };
+  const continues = rules.continues(live, request, now);
+  if (isFollowed(live, now) && !continues) return { ...shown(live), disposition: "IN_PROGRESS", waits: true };
+  if (holdRuns(live, now) && !continues) {
+    if (live.attempt !== request.attempt || !mayAskAgain(live, request))
+      return { ...shown(live), disposition: "IN_PROGRESS", waits: true };
+    if (rules.mayRepeat(live, request, now)) return repeat(world, live, request);
+    return inDoubt(world, live, request);
   }
-  const decision = rules.takeover(live, request, now);
+  const decision = continues ? "CONTINUE" : rules.takeover(live, request, now);
   if (decision === "START_ANEW") return startAnew(world, live, request);
   if (decision === "IN_DOUBT") return inDoubt(world, live, request);
   if (request.dryRun) return { error: null, disposition: "GRANTED", mayHaveBeenSent: true };
@@ -71,6 +71,18 @@ function onLive(world: World, live: Generation, request: Authorize): Answer {
   live.told = true;
   live.holdExpireTime = now + request.holdMs;
   return { ...shown(live), disposition: "GRANTED", mayHaveBeenSent: true };
+}
+
+function repeat(world: World, live: Generation, request: Authorize): Answer {
+  if (request.dryRun) return { error: null, disposition: "GRANTED", mayHaveBeenSent: true };
+  live.told = true;
+  world.rules.repeat(world, live);
+  return { ...shown(live), disposition: "GRANTED", mayHaveBeenSent: true };
+}
+
+/** A bound one-call is not granted again to a caller that does not name its object. */
+function mayAskAgain(live: Generation, request: Authorize): boolean {
+  return live.settlement === "TWO_STEP" || !live.bound || live.reference === request.continueReference;
 }
 
 /** Another key learns the disposition and nothing more, so that no difference is judged for it. */
@@ -86,7 +98,7 @@ function onLiveOfAnotherKey(world: World, live: Generation, request: Authorize):
 function inDoubt(world: World, live: Generation, request: Authorize): Answer {
   if (request.dryRun) return { error: null, disposition: "IN_DOUBT" };
   if (live.state === "HELD") world.rules.toDoubt(live);
-  const safe = live.resendSafeForMs !== null && world.now < live.grantTime + live.resendSafeForMs;
+  const safe = !live.bound && live.resendSafeForMs !== null && world.now < live.grantTime + live.resendSafeForMs;
   return { ...shown(live), disposition: "IN_DOUBT", ...(safe ? { fields: "body_fingerprint" } : {}) };
 }
 

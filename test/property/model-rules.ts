@@ -1,7 +1,7 @@
 import type { Answer, Authorize, Void } from "./command.ts";
 import { capDenial, counterDenial, counterOf, type Cap } from "./model-cap.ts";
 import { fenceHolds } from "./model-lease.ts";
-import { unfollow, voidWith, type Generation, type Hold, type Rules, type World } from "./model-world.ts";
+import { holdRuns, unfollow, voidWith, type Generation, type Hold, type Rules, type World } from "./model-world.ts";
 
 /** The rules as they are meant. */
 export const rules: Rules = {
@@ -11,9 +11,14 @@ export const rules: Rules = {
   differences,
   fenceHolds,
   takeover,
+  continues: (live, request, now) =>
+    live.bound &&
+    live.reference === request.continueReference &&
+    (live.state === "IN_DOUBT" || live.vendorState !== "" || !holdRuns(live, now)),
   raise,
   mayFollow: (voided, request) =>
     voided.evidence === "NEVER_SENT" ||
+    voided.evidence === "NOT_EXECUTED" ||
     voided.evidence === "NEVER_BOUND" ||
     request.retryAfterGeneration === voided.generation,
   proves,
@@ -25,6 +30,11 @@ export const rules: Rules = {
     unfollow(generation);
     generation.state = "IN_DOUBT";
   },
+  reportSent: (generation) => {
+    generation.told = true;
+  },
+  mayRepeat: (live, _request, now) =>
+    live.bound || live.resendSafeForMs === null || now < live.grantTime + live.resendSafeForMs,
   settle: (_world, generation, amount) => {
     for (const hold of generation.holds) {
       hold.counter.held -= hold.amount;
@@ -80,7 +90,7 @@ function takeover(live: Generation, request: Authorize, now: number): "CONTINUE"
     case "TWO_STEP":
       return drifted && !live.bound ? "START_ANEW" : "CONTINUE";
     case "RESEND_SAFE":
-      return !drifted && now < live.grantTime + (live.resendSafeForMs ?? 0) ? "CONTINUE" : "IN_DOUBT";
+      return !live.bound && !drifted && now < live.grantTime + (live.resendSafeForMs ?? 0) ? "CONTINUE" : "IN_DOUBT";
     default:
       return "IN_DOUBT";
   }
@@ -90,6 +100,9 @@ function proves(generation: Generation, request: Void): boolean {
   if (request.key === null) return request.evidence === "OPERATOR";
   if (generation.bound) return request.evidence === "TOMBSTONE" && request.reference === generation.reference;
   if (request.evidence === "NEVER_SENT") return !generation.told;
+  if (request.evidence === "NOT_EXECUTED") {
+    return !generation.told && !request.replayed && [401, 403, 429].includes(request.vendorStatus);
+  }
   if (request.evidence !== "VENDOR_REFUSED") return false;
   if (request.vendorStatus === 402 || (request.vendorStatus === 400 && request.replayed)) return true;
   return !generation.told && [400, 401, 403, 404, 429].includes(request.vendorStatus);

@@ -103,6 +103,7 @@ export function reportUnknown(world: World, request: ReportUnknown): Answer {
   if (!isLive(found)) return { error: terminalReason(found) };
   if (found.attempt !== request.attempt) return { error: "ATTEMPT_SUPERSEDED" };
   if (found.state === "HELD") world.rules.toDoubt(found);
+  world.rules.reportSent(found);
   return shown(found);
 }
 
@@ -110,7 +111,7 @@ export function bind(world: World, request: Bind): Answer {
   const found = settled(world, request);
   if (isAnswer(found)) return found;
   if (!isLive(found)) return { error: terminalReason(found) };
-  if (found.settlement !== "TWO_STEP") return { error: "STATE_NOT_ALLOWED" };
+  if (found.settlement !== "TWO_STEP" && request.vendorState === "") return { error: "STATE_NOT_ALLOWED" };
   if (found.bound && found.reference !== request.reference) {
     // Also for a superseded attempt: it has to cancel its own object.
     return { error: "ALREADY_BOUND", winner: found.reference };

@@ -56,6 +56,8 @@ export interface Rules {
   takeover(live: Generation, request: Authorize, now: number): "CONTINUE" | "START_ANEW" | "IN_DOUBT";
   /** Takes what an increase adds from every counter of the generation, or from none and says what denied. */
   raise(world: World, generation: Generation, total: bigint): Answer | null;
+  /** Whether a request goes on with the bound object that it names. */
+  continues(live: Generation, request: Authorize, now: number): boolean;
   /** Whether a voided generation may be followed by the next one. */
   mayFollow(voided: Generation, request: Authorize): boolean;
   /** Whether the evidence proves that no charge exists. */
@@ -63,6 +65,10 @@ export interface Rules {
   /** Ends the hold that ran out. */
   expire(generation: Generation): void;
   toDoubt(generation: Generation): void;
+  /** Whoever does not know the outcome has sent. */
+  reportSent(generation: Generation): void;
+  /** Whether the attempt that holds a running hold may be told again to call the vendor. */
+  mayRepeat(live: Generation, request: Authorize, now: number): boolean;
   /** Settles the holds of a committed generation. */
   settle(world: World, generation: Generation, amount: bigint): void;
   /** Answers the same attempt while its hold runs. */
@@ -125,8 +131,11 @@ export function findGeneration(world: World, spend: Identity, generation: number
 export const isLive = (generation: Generation): boolean =>
   generation.state === "HELD" || generation.state === "IN_DOUBT";
 
+/** A one-call object in a known state is not being called about: it is followed, or in doubt. */
 export const holdRuns = (generation: Generation, now: number): boolean =>
-  generation.state === "HELD" && now < generation.holdExpireTime;
+  generation.state === "HELD" &&
+  now < generation.holdExpireTime &&
+  (generation.settlement === "TWO_STEP" || generation.vendorState === "");
 
 /** The vendor object is in a known, unfinished state: neither expired nor in doubt. */
 export const isFollowed = (generation: Generation, now: number): boolean =>

@@ -99,6 +99,35 @@ export const plantedBugs: Readonly<Record<string, Rules>> = {
     ...rules,
     takeover: (live, request, now) => rules.takeover(live, { ...request, fingerprint: "" }, now),
   },
+  "an object is continued that the caller did not name": {
+    ...rules,
+    continues: (live, request, now) =>
+      rules.continues(live, { ...request, continueReference: live.reference ?? "" }, now),
+  },
+  "an attempt in the middle of a call is overtaken by naming its object": {
+    ...rules,
+    continues: (live, request) => live.bound && live.reference === request.continueReference,
+  },
+  "a followed object cannot be continued": { ...rules, continues: () => false },
+  "a one-call request is sent again although its object is bound": {
+    ...rules,
+    takeover: (live, request, now) => rules.takeover({ ...live, bound: false }, request, now),
+  },
+  "an attempt that reported an unknown outcome voids as never sent": { ...rules, reportSent: () => {} },
+  "the holding attempt sends again after the vendor forgot its key": { ...rules, mayRepeat: () => true },
+  "what a replay was not executed for voids the first send": {
+    ...rules,
+    proves: (generation, request) =>
+      rules.proves(generation, request) ||
+      (!generation.bound &&
+        request.evidence === "NOT_EXECUTED" &&
+        rules.proves({ ...generation, told: false }, request)),
+  },
+  "what was not executed waits to be asked for": {
+    ...rules,
+    mayFollow: (voided, request) =>
+      rules.mayFollow(voided.evidence === "NOT_EXECUTED" ? { ...voided, evidence: "VENDOR_REFUSED" } : voided, request),
+  },
   "an increase asks no cap": {
     ...rules,
     raise: (world, generation, total) => rules.raise({ ...world, caps: new Map() }, generation, total),

@@ -56,6 +56,7 @@ export function authorizeMessage(request: Authorize): MessageInitShape<typeof Au
     ...(request.resendSafeForMs === null ? {} : { resendSafeFor: durationFromMs(request.resendSafeForMs) }),
     holdDuration: durationFromMs(request.holdMs),
     retryAfterGeneration: request.retryAfterGeneration,
+    continueVendorReference: request.continueReference,
     ...(fence === null
       ? {}
       : {

@@ -151,13 +151,16 @@ async function spend(client: Spending, as: (key: string | null) => Headers, comm
   }
 }
 
+/** Evidence that is an answer of the vendor. */
+const vendorAnswers: readonly string[] = ["VENDOR_REFUSED", "NOT_EXECUTED"];
+
 async function voidSpend(client: Spending, headers: Headers, command: Request<"void">): Promise<Answer> {
   const request = {
     authorization: authorizationOf(command),
     attemptId: command.attempt,
     evidence: VoidEvidence[command.evidence],
-    vendorStatus: command.evidence === "VENDOR_REFUSED" ? command.vendorStatus : 0,
-    vendorReplayed: command.evidence === "VENDOR_REFUSED" && command.replayed,
+    vendorStatus: vendorAnswers.includes(command.evidence) ? command.vendorStatus : 0,
+    vendorReplayed: vendorAnswers.includes(command.evidence) && command.replayed,
     vendorReference: command.reference,
     reason: "history",
   };

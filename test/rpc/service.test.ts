@@ -162,6 +162,26 @@ describe("the life of a spend", () => {
     expect(next.generation).toBe(2);
   });
 
+  test("turned away in front of the vendor, and granted again as generation 2 at once", async () => {
+    const request = asks({ settlement: Settlement.SEND_ONCE });
+    const { name } = await grant(request);
+    const attemptId = request.attemptId ?? "";
+    const evidence = VoidEvidence.NOT_EXECUTED;
+    const { authorization } = await spends.voidSpend({ authorization: name, attemptId, evidence, vendorStatus: 429 });
+    expect(authorization).toMatchObject({ state: AuthorizationState.VOIDED, voidEvidence: evidence });
+    const next = { ...request, attemptId: attempt() };
+    const again = await grant(next);
+    expect(again.generation).toBe(2);
+    await spends.authorizeSpend(next);
+    const late = spends.voidSpend({
+      authorization: again.name,
+      attemptId: next.attemptId,
+      evidence,
+      vendorStatus: 429,
+    });
+    expect((await refusal(late)).reason).toBe("EVIDENCE_INSUFFICIENT");
+  });
+
   test("reported unknown, kept in doubt, and settled by an operator with a reason", async () => {
     const request = asks({ settlement: Settlement.SEND_ONCE });
     const { name } = await grant(request);
@@ -247,6 +267,56 @@ describe("a denial", () => {
     const denied = await spends.authorizeSpend({ ...request, endpoint: "POST /v1/refunds" });
     expect(denied).toMatchObject({ disposition: Disposition.DENIED, denial: { rule: DenialRule.ENDPOINT } });
     expect(await count()).toBe(before);
+  });
+});
+
+describe("a vendor object that is not at its end", () => {
+  const follow = { vendorState: "processing", followFor: { seconds: 3600n } };
+
+  test("of a one-call spend is followed, found, and continued by the attempt that names it", async () => {
+    const request = asks({ settlement: Settlement.SEND_ONCE });
+    const { name } = await grant(request);
+    const { attemptId = "" } = request;
+    const vendorReference = `py_${customers}`;
+    const binding = { authorization: name, attemptId, vendorReference };
+    expect(await refusal(spends.bindVendorReference(binding))).toMatchObject({
+      code: Code.FailedPrecondition,
+      reason: "STATE_NOT_ALLOWED",
+      metadata: { state: "HELD" },
+    });
+    await spends.bindVendorReference({ ...binding, ...follow });
+    const lookup = { case: "vendorReference" as const, value: { vendor: "stripe", vendorReference } };
+    const found = await spends.getAuthorization({ lookup });
+    expect(found.authorization).toMatchObject({ name, vendorReference, vendorState: "processing" });
+    const waiting = await spends.authorizeSpend({ ...request, attemptId: attempt() });
+    expect(waiting).toMatchObject({ disposition: Disposition.IN_PROGRESS, authorization: { vendorReference } });
+    const next = { ...request, attemptId: attempt(), continueVendorReference: vendorReference };
+    expect(await spends.authorizeSpend({ ...next, dryRun: true })).toMatchObject({
+      disposition: Disposition.GRANTED,
+      mayHaveBeenSent: true,
+    });
+    expect(await spends.authorizeSpend(next)).toMatchObject({
+      disposition: Disposition.GRANTED,
+      mayHaveBeenSent: true,
+      authorization: { name, vendorReference, vendorState: "" },
+    });
+  });
+
+  test("is found by the key that bound it, whoever else has bound the same one later", async () => {
+    const request = asks();
+    const { name } = await grant(request);
+    const vendorReference = `pi_${customers}`;
+    const binding = { vendorReference, attemptId: request.attemptId ?? "" };
+    await spends.bindVendorReference({ authorization: name, ...binding });
+    const other = server.spend(await server.vaultKey("binding"));
+    const theirs = await grant(asks({ attemptId: binding.attemptId }), other);
+    await other.bindVendorReference({ authorization: theirs.name, ...binding });
+    const lookup = { case: "vendorReference" as const, value: { vendor: "stripe", vendorReference } };
+    expect((await spends.getAuthorization({ lookup })).authorization?.name).toBe(name);
+    expect((await other.getAuthorization({ lookup })).authorization?.name).toBe(theirs.name);
+    await spends.commitSpend({ authorization: name, amount: usd("10"), vendorReference });
+    const operator = server.spend(server.operatorToken);
+    expect((await operator.getAuthorization({ lookup })).authorization?.name).toBe(name);
   });
 });
 

@@ -197,6 +197,26 @@ describe("the spend's own state", () => {
   });
 });
 
+test("a cap whose counter cannot be made denies", async () => {
+  const granting = await open();
+  await granting.cap("a-wide", usd(100));
+  await granting.cap("b-lost", usd(100), { maxPerSpend: usd(50).micros });
+  await granting.cap("c-lost", usd(100));
+  // Nothing of the server does this: it stands for a counter that is lost for whatever reason.
+  await database.pool.query(`
+    create or replace function public.lose() returns trigger language plpgsql as $$ begin return null; end $$;
+    create or replace trigger lose before insert on holdfast.counters for each row
+      when (new.workspace_id = '${granting.workspace}' and new.cap_id like '%lost') execute function public.lose()`);
+  const lost = { capId: "b-lost", limit: usd(100).micros, committed: 0n, held: 0n, currency: "usd", window: "" };
+  const decisions = await granting.authorize(asks({ customerId: "a" }), asks({ customerId: "b", amount: usd(51) }));
+  expect(decisions).toMatchObject([
+    { disposition: "DENIED", rule: "CAP_HEADROOM", cap: lost, authorization: undefined },
+    { disposition: "DENIED", rule: "MAX_PER_SPEND", cap: lost },
+  ]);
+  expect(await granting.counters()).toMatchObject([{ capId: "a-wide", held: 0n }]);
+  await database.pool.query("drop trigger lose on holdfast.counters");
+});
+
 describe("a fence", () => {
   async function fenced(): Promise<{ granting: Granting; token: bigint }> {
     const granting = await open();

@@ -31,6 +31,8 @@ const once: Asked = { settlement: "SEND_ONCE" };
 const resend: Asked = { settlement: "RESEND_SAFE", resendSafeForMs: hour };
 const twoStep: Asked = { settlement: "TWO_STEP" };
 const expired = 600_000;
+/** A hold that is still running when everything else has run out. */
+const long = (asked: Asked): Asked => ({ ...asked, holdForMs: 24 * hour });
 
 export const states = {
   "HELD once": { asked: once },
@@ -38,17 +40,30 @@ export const states = {
   "HELD once, expired": { asked: once, laterMs: expired },
   "HELD resend, expired, safe": { asked: resend, laterMs: hour - 1 },
   "HELD resend, expired, no longer safe": { asked: resend, laterMs: hour },
+  "HELD once, followed": { asked: once, prepare: (s) => bind(s, "pi_1", "processing"), laterMs: expired },
+  "HELD once, no longer followed": { asked: long(once), prepare: (s) => bind(s, "pi_1", "processing"), laterMs: hour },
+  "HELD once, continued": { asked: once, prepare: continued, laterMs: expired - 1 },
+  "HELD once, continued, expired": { asked: once, prepare: continued, laterMs: expired },
+  "HELD resend, no longer safe": { asked: long(resend), laterMs: hour },
+  "HELD resend, no longer followed, safe": {
+    asked: long({ ...resend, resendSafeForMs: 3 * hour }),
+    prepare: (s) => bind(s, "pi_1", "processing"),
+    laterMs: hour,
+  },
   "HELD two-step": { asked: twoStep },
   "HELD two-step, expired": { asked: twoStep, laterMs: expired },
   "HELD two-step, bound": { asked: twoStep, prepare: (s) => bind(s, "pi_1") },
   "HELD two-step, bound, expired": { asked: twoStep, prepare: (s) => bind(s, "pi_1"), laterMs: expired },
   "HELD two-step, followed": { asked: twoStep, prepare: (s) => bind(s, "pi_1", "requires_action"), laterMs: expired },
   "IN_DOUBT once": { asked: once, prepare: doubt },
+  "IN_DOUBT once, swept": { asked: { ...once, holdForMs: 0 }, prepare: sweep },
+  "IN_DOUBT once, bound": { asked: once, prepare: async (s) => (await bind(s, "pi_1", "processing"), await doubt(s)) },
   "IN_DOUBT resend, safe": { asked: resend, prepare: doubt },
   "IN_DOUBT two-step": { asked: twoStep, prepare: doubt },
   "IN_DOUBT two-step, bound": { asked: twoStep, prepare: async (s) => (await bind(s, "pi_1"), await doubt(s)) },
   COMMITTED: { asked: once, prepare: (s) => commit(s, "pi_1") },
   "VOIDED NEVER_SENT": { asked: once, prepare: (s) => voidIt(s, { evidence: "NEVER_SENT" }) },
+  "VOIDED NOT_EXECUTED": { asked: once, prepare: (s) => voidIt(s, { evidence: "NOT_EXECUTED", vendorStatus: 429 }) },
   "VOIDED VENDOR_REFUSED": {
     asked: once,
     prepare: (s) => voidIt(s, { evidence: "VENDOR_REFUSED", vendorStatus: 402 }),
@@ -60,7 +75,7 @@ export const states = {
   "VOIDED OPERATOR": { asked: once, prepare: byOperator },
   "VOIDED NEVER_BOUND": {
     asked: { ...twoStep, holdForMs: 0 },
-    prepare: ({ pool, granting }) => sweepExpired(pool, granting.workspace, 1000),
+    prepare: sweep,
   },
 } as const satisfies Record<string, State>;
 
@@ -72,6 +87,13 @@ export const operations = {
   "authorize, other key": (s) => authorize(s, { attemptId: attempt(), vaultKeyId: "other" }),
   "authorize, other amount": (s) => authorize(s, { attemptId: attempt(), amount: usd(11) }),
   "authorize, other body": (s) => authorize(s, { attemptId: attempt(), bodyFingerprint: "b".repeat(64) }),
+  "authorize, same attempt, continue pi_1": (s) => authorize(s, { continueVendorReference: reference(s, "pi_1") }),
+  "authorize, continue pi_1": (s) =>
+    authorize(s, { attemptId: attempt(), continueVendorReference: reference(s, "pi_1") }),
+  "authorize, continue pi_2": (s) =>
+    authorize(s, { attemptId: attempt(), continueVendorReference: reference(s, "pi_2") }),
+  "authorize, continue pi_1, other key": (s) =>
+    authorize(s, { vaultKeyId: "other", attemptId: attempt(), continueVendorReference: reference(s, "pi_1") }),
   "authorize, retry after 1": (s) => authorize(s, { attemptId: attempt(), retryAfterGeneration: 1 }),
   "commit pi_1": (s) => commit(s, "pi_1"),
   "commit pi_2": (s) => commit(s, "pi_2"),
@@ -82,6 +104,12 @@ export const operations = {
   "void, refused 400": (s) => voidIt(s, { evidence: "VENDOR_REFUSED", vendorStatus: 400 }),
   "void, refused 400 replayed": (s) =>
     voidIt(s, { evidence: "VENDOR_REFUSED", vendorStatus: 400, vendorReplayed: true }),
+  "void, not executed 401": (s) => voidIt(s, { evidence: "NOT_EXECUTED", vendorStatus: 401 }),
+  "void, not executed 403": (s) => voidIt(s, { evidence: "NOT_EXECUTED", vendorStatus: 403 }),
+  "void, not executed 429": (s) => voidIt(s, { evidence: "NOT_EXECUTED", vendorStatus: 429 }),
+  "void, not executed 429 replayed": (s) =>
+    voidIt(s, { evidence: "NOT_EXECUTED", vendorStatus: 429, vendorReplayed: true }),
+  "void, not executed 400": (s) => voidIt(s, { evidence: "NOT_EXECUTED", vendorStatus: 400 }),
   "void, tombstone pi_1": (s) => voidIt(s, { evidence: "TOMBSTONE", vendorReference: "pi_1" }),
   "void, tombstone pi_2": (s) => voidIt(s, { evidence: "TOMBSTONE", vendorReference: "pi_2" }),
   "void, absent": (s) => voidIt(s, { evidence: "ABSENT_AFTER_QUARANTINE" }),
@@ -91,8 +119,28 @@ export const operations = {
   "report unknown": doubt,
   "bind pi_1": (s) => bind(s, "pi_1"),
   "bind pi_2": (s) => bind(s, "pi_2"),
+  "bind pi_1, processing": (s) => bind(s, "pi_1", "processing"),
   "increase to 12": (s) => increase(s, 12),
 } as const satisfies Record<string, Operation>;
+
+// References are unique per workspace, and every subject has one of its own.
+function reference({ asked }: Pick<Subject, "asked">, name: string): string {
+  return `${name}_${asked.customerId}`;
+}
+
+/** The holder has read its followed object and is in the middle of a call about it. */
+async function continued(subject: Subject): Promise<void> {
+  await bind(subject, "pi_1", "processing");
+  await authorize(subject, {
+    holdForMs: expired,
+    ...subject.asked,
+    continueVendorReference: reference(subject, "pi_1"),
+  });
+}
+
+async function sweep({ pool, granting }: Subject): Promise<void> {
+  await sweepExpired(pool, granting.workspace, 1000);
+}
 
 async function authorize({ granting, asked }: Subject, difference: Asked): Promise<string> {
   const [decision] = await granting.authorize(asks({ ...asked, holdForMs: expired, ...difference }));
@@ -101,20 +149,21 @@ async function authorize({ granting, asked }: Subject, difference: Asked): Promi
   return `${disposition ?? errorReason} ${seen}${mayHaveBeenSent === true ? " maybe-sent" : ""}`;
 }
 
-async function commit({ granting, authorization }: Subject, vendorReference: string, amount = 10): Promise<string> {
-  // References are unique per workspace, and every subject has one of its own.
-  const reference = `${vendorReference}_${authorization.spend.customerId}`;
-  const result = await granting.commit(authorization, { vendorReference: reference, amount: usd(amount) });
+async function commit(subject: Subject, name: string, amount = 10): Promise<string> {
+  const { granting, authorization } = subject;
+  const vendorReference = reference(subject, name);
+  const result = await granting.commit(authorization, { vendorReference, amount: usd(amount) });
   return outcome(result);
 }
 
-async function bind({ pool, granting, asked, authorization }: Subject, reference: string, vendorState = "") {
+async function bind(subject: Subject, name: string, vendorState = "") {
+  const { pool, granting, asked, authorization } = subject;
   return outcome(
     await bindVendorReference(pool, granting.workspace, {
       vaultKeyId: "main",
       authorization,
       attemptId: asked.attemptId,
-      vendorReference: `${reference}_${asked.customerId}`,
+      vendorReference: reference(subject, name),
       vendorState,
       followForMs: hour,
       traceId: "",
@@ -141,10 +190,11 @@ async function doubt({ pool, granting, asked, authorization }: Subject): Promise
 }
 
 async function voidIt(
-  { pool, granting, asked, authorization }: Subject,
+  subject: Subject,
   command: Partial<VoidCommand> & { readonly evidence: VoidEvidence },
 ): Promise<string> {
-  const reference = command.vendorReference;
+  const { pool, granting, asked, authorization } = subject;
+  const name = command.vendorReference;
   return outcome(
     await voidSpend(pool, granting.workspace, {
       actor: { kind: "vault_key", id: "main" },
@@ -155,7 +205,7 @@ async function voidIt(
       reason: "",
       traceId: "",
       ...command,
-      vendorReference: reference === undefined ? "" : `${reference}_${asked.customerId}`,
+      vendorReference: name === undefined ? "" : reference(subject, name),
     }),
   );
 }

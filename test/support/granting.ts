@@ -58,6 +58,7 @@ export function asks(asked: Asked = {}): AuthorizeCommand {
     attemptId: attempt(),
     bodyFingerprint: "",
     retryAfterGeneration: 0,
+    continueVendorReference: "",
     fence: undefined,
     traceId: "0af7651916cd43dd8448eb211c80319c",
     ...others,

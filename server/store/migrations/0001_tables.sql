@@ -184,7 +184,9 @@ create table holdfast.authorizations (
     and (state <> 'COMMITTED' or vendor_reference is not null)
   ),
   constraint authorizations_evidence_check check (
-    void_evidence in ('NEVER_SENT', 'VENDOR_REFUSED', 'TOMBSTONE', 'ABSENT_AFTER_QUARANTINE', 'OPERATOR', 'NEVER_BOUND')
+    void_evidence in (
+      'NEVER_SENT', 'NOT_EXECUTED', 'VENDOR_REFUSED', 'TOMBSTONE', 'ABSENT_AFTER_QUARANTINE', 'OPERATOR', 'NEVER_BOUND'
+    )
   ),
   constraint authorizations_committed_check check (committed_micros >= 0),
   constraint authorizations_lengths_check check (

@@ -39,9 +39,12 @@ declare
   v_claim boolean;
   v_running boolean;
   v_followed boolean;
+  v_continues boolean;
+  v_resendable boolean;
   v_start integer;
   v_fenced boolean;
   v_counter integer;
+  v_cap holdfast.caps;
   v_rule text;
   v_figures jsonb;
 begin
@@ -148,17 +151,19 @@ begin
   ) k;
 
   for r in
-    select x.*, m.counters, m.unpinned
+    select x.*, m.counters, m.caps, m.labels, m.unpinned
     from jsonb_to_recordset(p_requests) as x (
       ord integer, spend_key text, customer_id text, billing_period text, purpose text, vault_key_id text,
       vendor text, vendor_account text, endpoint text, currency text, amount_micros bigint, settlement text,
       resend_safe_for interval, attempt_id text, body_fingerprint text, hold_for interval, lease text,
-      lease_period text, holder_id text, fencing_token bigint, trace_id text, retry_after_generation integer
+      lease_period text, holder_id text, fencing_token bigint, trace_id text, retry_after_generation integer,
+      continue_reference text
     )
     left join (
-      select mc.ord, array_agg(k.i order by mc.cap_id) as counters, array_agg(mc.unpinned order by mc.cap_id) as unpinned
+      select mc.ord, array_agg(k.i order by mc.cap_id) as counters, array_agg(mc.cap_id order by mc.cap_id) as caps,
+        array_agg(mc.label order by mc.cap_id) as labels, array_agg(mc.unpinned order by mc.cap_id) as unpinned
       from holdfast.matching_caps(p_workspace, p_requests, v_now) mc
-      join unnest(v_caps, v_labels, v_subjects) with ordinality as k (cap_id, label, subject, i)
+      left join unnest(v_caps, v_labels, v_subjects) with ordinality as k (cap_id, label, subject, i)
         on k.cap_id = mc.cap_id and k.label = mc.label and k.subject = mc.subject
       group by mc.ord
     ) m on m.ord = x.ord
@@ -197,7 +202,9 @@ begin
         raise exception 'two spends share the key %', r.spend_key using errcode = 'data_corrupted';
       end if;
     end if;
-    v_running := v_start is null and a.state = 'HELD' and a.hold_expire_time > v_now;
+    -- A one-call object with a state of the vendor has been sent: only how long it is followed counts.
+    v_running := v_start is null and a.state = 'HELD' and a.hold_expire_time > v_now
+      and (a.vendor_state = '' or a.settlement = 'TWO_STEP');
     v_followed := v_start is null and a.state in ('HELD', 'IN_DOUBT') and a.vendor_state <> ''
       and a.follow_until_time > v_now;
 
@@ -253,24 +260,34 @@ begin
     end if;
 
     if v_start is null and a.state in ('HELD', 'IN_DOUBT') then
-      if v_followed then
+      -- Whoever names the bound object goes on with it, unless another attempt is in the middle of a call.
+      v_continues := coalesce(a.vendor_reference = r.continue_reference, false)
+        and (a.state = 'IN_DOUBT' or a.vendor_state <> '' or not v_running);
+      v_resendable := a.settlement = 'RESEND_SAFE' and a.vendor_reference is null
+        and v_now < a.grant_time + a.resend_safe_for;
+      if v_followed and not v_continues then
         d_disposition[r.ord] := 'IN_PROGRESS';
         d_retry_ms[r.ord] := 5000;
         continue;
       end if;
-      if v_running then
-        if a.attempt_id = r.attempt_id then
+      if v_running and not v_continues then
+        -- A bound one-call is granted to nobody who does not name its object, not even again.
+        if a.attempt_id <> r.attempt_id or (
+          a.settlement <> 'TWO_STEP' and a.vendor_reference is not null and a.vendor_reference <> r.continue_reference
+        ) then
+          d_disposition[r.ord] := 'IN_PROGRESS';
+          d_retry_ms[r.ord] := least(1000, ceil(extract(epoch from a.hold_expire_time - v_now) * 1000)::bigint);
+          continue;
+        elsif a.settlement <> 'RESEND_SAFE' or a.vendor_reference is not null or v_resendable then
           d_disposition[r.ord] := 'GRANTED';
           d_sent[r.ord] := true;
           d_kind[r.ord] := 'spend.answered_again';
           update holdfast.authorizations t set told_may_have_been_sent = true
             where t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation
               and not t.told_may_have_been_sent;
-        else
-          d_disposition[r.ord] := 'IN_PROGRESS';
-          d_retry_ms[r.ord] := least(1000, ceil(extract(epoch from a.hold_expire_time - v_now) * 1000)::bigint);
+          continue;
         end if;
-        continue;
+        -- The vendor may have forgotten the key: also the attempt that holds it must not send it again.
       end if;
       if a.settlement = 'TWO_STEP' and a.vendor_reference is null and (
         not d_visible[r.ord]
@@ -290,9 +307,8 @@ begin
           );
         end loop;
         v_start := a.generation + 1;
-      elsif a.settlement = 'TWO_STEP' or (
-        a.settlement = 'RESEND_SAFE' and v_now < a.grant_time + a.resend_safe_for
-        and (a.body_fingerprint = r.body_fingerprint or a.body_fingerprint = '' or r.body_fingerprint = '')
+      elsif v_continues or a.settlement = 'TWO_STEP' or (
+        v_resendable and (a.body_fingerprint = r.body_fingerprint or a.body_fingerprint = '' or r.body_fingerprint = '')
       ) then
         update holdfast.authorizations t set
             state = 'HELD', attempt_id = r.attempt_id, told_may_have_been_sent = true,
@@ -306,7 +322,7 @@ begin
         continue;
       else
         d_disposition[r.ord] := 'IN_DOUBT';
-        if a.settlement = 'RESEND_SAFE' and v_now < a.grant_time + a.resend_safe_for then
+        if v_resendable then
           d_fields[r.ord] := 'body_fingerprint';
         end if;
         if a.state = 'HELD' then
@@ -317,8 +333,8 @@ begin
         continue;
       end if;
     elsif v_start is null then
-      -- VOIDED: nothing was sent or confirmed -> again at once; refused by the vendor -> only when asked for.
-      if a.void_evidence in ('NEVER_SENT', 'NEVER_BOUND') or r.retry_after_generation = a.generation then
+      -- VOIDED: nothing was sent, executed or confirmed -> again at once; refused by the vendor -> only when asked for.
+      if a.void_evidence in ('NEVER_SENT', 'NOT_EXECUTED', 'NEVER_BOUND') or r.retry_after_generation = a.generation then
         v_start := a.generation + 1;
       else
         d_disposition[r.ord] := 'ALREADY_FAILED';
@@ -336,6 +352,16 @@ begin
     v_counter := null;
     for i in 1 .. coalesce(cardinality(r.counters), 0) loop
       v_counter := r.counters[i];
+      if v_counter is null then
+        -- A cap whose counter could not be made or locked has no figures, and what has no figures denies.
+        v_counter := cardinality(v_caps) + 1;
+        v_caps[v_counter] := r.caps[i]; v_labels[v_counter] := r.labels[i]; v_subjects[v_counter] := '';
+        select c.* into v_cap from holdfast.caps c where c.workspace_id = p_workspace and c.cap_id = r.caps[i];
+        v_limits[v_counter] := v_cap.limit_micros; v_max[v_counter] := v_cap.max_per_spend_micros;
+        v_currencies[v_counter] := v_cap.currency; v_windows[v_counter] := v_cap.cap_window;
+        v_zones[v_counter] := v_cap.time_zone; v_committed[v_counter] := null; v_held[v_counter] := null;
+        v_add[v_counter] := 0;
+      end if;
       v_rule := case
         when r.unpinned[i] then 'BILLING_PERIOD_NOT_PINNED'
         when v_currencies[v_counter] <> r.currency then 'CURRENCY'
@@ -434,7 +460,8 @@ begin
       d_visible[d.ord], d_sent[d.ord], d_retry_ms[d.ord], d_failed[d.ord], d_rule[d.ord],
       v_caps[d_counter[d.ord]], v_labels[d_counter[d.ord]],
       holdfast.window_end(v_windows[d_counter[d.ord]], v_zones[d_counter[d.ord]], v_labels[d_counter[d.ord]]),
-      v_limits[d_counter[d.ord]], d_used_committed[d.ord], d_used_held[d.ord], v_currencies[d_counter[d.ord]],
+      v_limits[d_counter[d.ord]], coalesce(d_used_committed[d.ord], 0), coalesce(d_used_held[d.ord], 0),
+      v_currencies[d_counter[d.ord]],
       t
     from unnest(d_key, d_generation) with ordinality as d (key, generation, ord)
     left join holdfast.authorizations t

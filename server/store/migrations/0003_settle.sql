@@ -237,6 +237,9 @@ begin
       -- What was sent, and what the vendor answered to it, only the holding attempt knows.
       when p_actor_kind <> 'vault_key' then false
       when p_evidence = 'NEVER_SENT' then not a.told_may_have_been_sent
+      -- Turned away in front of the vendor's door: the first send, so that no earlier one can have been let in.
+      when p_evidence = 'NOT_EXECUTED' then not a.told_may_have_been_sent and not p_vendor_replayed
+        and p_vendor_status in (401, 403, 429)
       -- A definite refusal of the first send; on a replay only what speaks about the first send. Timeouts (408),
       -- conflicts (409), dependencies (424) and 5xx say nothing.
       when p_evidence = 'VENDOR_REFUSED' then p_vendor_status = 402 or (p_vendor_status = 400 and p_vendor_replayed)
@@ -263,7 +266,7 @@ begin
 end
 $$;
 
--- The holding attempt does not know whether the vendor charged.
+-- The holding attempt does not know whether the vendor charged: it has sent, and cannot say later that it has not.
 create function holdfast.report_unknown(
   p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_reason text,
   p_trace_id text
@@ -288,8 +291,9 @@ begin
     v_error := 'ALREADY_VOIDED';
   elsif a.attempt_id <> p_attempt_id then
     v_error := 'ATTEMPT_SUPERSEDED';
-  elsif a.state = 'HELD' then
-    update holdfast.authorizations t set state = 'IN_DOUBT', vendor_state = '', follow_until_time = null
+  elsif a.state = 'HELD' or not a.told_may_have_been_sent then
+    update holdfast.authorizations t set
+        state = 'IN_DOUBT', told_may_have_been_sent = true, vendor_state = '', follow_until_time = null
       where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
     perform holdfast.append_audit(
       p_workspace, holdfast.clock(), 'spend.in_doubt', 'vault_key', p_vault_key_id, p_trace_id,
@@ -302,7 +306,8 @@ begin
 end
 $$;
 
--- Binds the vendor object that this generation will confirm; the first writer wins.
+-- Binds the vendor object of this generation; the first writer wins. A two-step binds before it confirms. A one-call
+-- binds what it has sent, while that is in a known, unfinished state.
 create function holdfast.bind_vendor_reference(
   p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text,
   p_vendor_reference text, p_vendor_state text, p_follow_for interval, p_trace_id text
@@ -327,7 +332,7 @@ begin
     v_error := 'ALREADY_COMMITTED';
   elsif a.state = 'VOIDED' then
     v_error := 'ALREADY_VOIDED';
-  elsif a.settlement <> 'TWO_STEP' then
+  elsif a.settlement <> 'TWO_STEP' and p_vendor_state = '' then
     v_error := 'STATE_NOT_ALLOWED';
   elsif a.vendor_reference is not null and a.vendor_reference <> p_vendor_reference then
     -- Also for a superseded attempt: it must learn the winner's reference to cancel its own object.
