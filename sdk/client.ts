@@ -1,4 +1,3 @@
-import type Stripe from "stripe";
 import { anySignal } from "./abort.ts";
 import { type Background, createBackground } from "./background.ts";
 import { type Calls, createCalls } from "./call.ts";
@@ -13,7 +12,7 @@ import { createSettlements } from "./settlement.ts";
 import { authorize, type SpendRequest } from "./spend.ts";
 import type { OnDecline } from "./stripe-call.ts";
 import { checkAllowed } from "./stripe-plan.ts";
-import { type GuardedStripe, guardStripe } from "./stripe.ts";
+import { type GuardedStripe, guardStripe, type StripeLike } from "./stripe.ts";
 import { createDefaultTransport } from "./transport.ts";
 import {
   type SignalOption,
@@ -27,7 +26,7 @@ import {
 /** A client of the control plane. Make one per process and vault key, and close it before the process ends. */
 export interface Holdfast {
   /** A guarded view of a Stripe client; the given one stays as it is. Throws a TypeError on a wrong option. */
-  stripe(stripe: Stripe, options?: StripeOptions): GuardedStripe;
+  stripe<Client extends StripeLike>(stripe: Client, options?: StripeOptions): GuardedStripe<Client>;
   /**
    * Every guarded Stripe call inside `fn` is this spend, and ends its wait for a grant with `signal`. Throws a TypeError
    * on a malformed spend.

@@ -7,7 +7,7 @@ export { classifyOutcome, type Outcome, type VendorSignal } from "./outcome.ts";
 export type { HoldfastOptions } from "./options.ts";
 export type { Clock, Random, Timers } from "./runtime.ts";
 export { authorizationName, type SpendIdentity, stableKey } from "./stable-key.ts";
-export type { GuardedStripe } from "./stripe.ts";
+export type { GuardedCallOptions, GuardedStripe, StripeLike } from "./stripe.ts";
 export type { OnDecline } from "./stripe-call.ts";
 export type { TlsOptions } from "./tls.ts";
 export { ATTRIBUTES } from "./telemetry-attributes.ts";

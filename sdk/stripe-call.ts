@@ -1,8 +1,8 @@
-import type { Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
+import type { Authorization, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
 import type { SpendOption } from "./context.ts";
-import { SpendAlreadyCommittedError } from "./errors.ts";
-import type { DecimalMoney } from "./money.ts";
-import { classifyOutcome, isStateError, type Outcome } from "./outcome.ts";
+import type { ControlPlane } from "./control-plane.ts";
+import { SpendAlreadyCommittedError, SpendIdentityMissingError } from "./errors.ts";
+import { type DecimalMoney, fromStripeAmount } from "./money.ts";
 import { translateFailure } from "./refusal.ts";
 import { halfJitter, type Runtime, sleep } from "./runtime.ts";
 import type { BindResult, Settlements } from "./settlement.ts";
@@ -10,20 +10,29 @@ import type { Decision, Grant, SpendRequest } from "./spend.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
 import { bodyFingerprint, type FormField, isExpand } from "./stripe-request.ts";
 import { type Exchange, isRecord, sendToStripe, type StripeTarget } from "./stripe-send.ts";
-import type { ControlPlane } from "./control-plane.ts";
 
 /** What the guard does after a definite decline of a PaymentIntent: give the headroom back, or keep it for another card. */
 export type OnDecline = "cancel" | "keep";
 
-/** Everything the guard needs to carry one call of the application through. */
-export interface GuardedCall {
+/** One write of the application, and everything the guard needs to carry it through. */
+export interface StripeCall {
   readonly runtime: Runtime;
   readonly controlPlane: ControlPlane;
   readonly settlements: Settlements;
   readonly authorize: (request: SpendRequest, deadline: number) => Promise<Decision>;
-  readonly spend: SpendOption;
+  /** The spend the application named for this call, if it named one. */
+  readonly spend: SpendOption | undefined;
+  readonly method: "POST" | "DELETE";
+  /** Path template with its method, for example "POST /v1/invoices/:id/pay". */
   readonly endpoint: string;
-  readonly money: DecimalMoney;
+  /** The path as it was asked for, without a query. */
+  readonly path: string;
+  /** The ids in the path, in their order. */
+  readonly ids: readonly string[];
+  /** The query with its "?", or empty. */
+  readonly query: string;
+  readonly body: string;
+  /** The parameters, from the body or the query. */
   readonly fields: readonly FormField[];
   readonly vendorAccount: string;
   readonly target: StripeTarget;
@@ -31,6 +40,21 @@ export interface GuardedCall {
   readonly vendorDeadlineMs: number;
   /** A reading of the clock: how long to wait for a grant. */
   readonly deadline: number;
+  /** Sends the application's own request as it came, for writes that are safe to repeat. */
+  readonly passOn: () => Promise<StripeAnswer>;
+}
+
+/** A call that is known to be one spend. */
+export interface GuardedCall extends StripeCall {
+  readonly spend: SpendOption;
+  /** What is authorized. */
+  readonly money: DecimalMoney;
+}
+
+/** The named spend of a call that cannot do without. */
+export function requireSpend(call: StripeCall): SpendOption {
+  if (call.spend === undefined) throw new SpendIdentityMissingError(call.endpoint);
+  return call.spend;
 }
 
 export function spendRequest(call: GuardedCall, settlement: Settlement): SpendRequest {
@@ -45,117 +69,71 @@ export function spendRequest(call: GuardedCall, settlement: Settlement): SpendRe
   };
 }
 
+/** The request that goes on with an authorization's bound vendor object, as the authorization itself was asked for. */
+export function continuation(authorization: Authorization, vendorReference: string): SpendRequest {
+  const { spend, vendor, endpoint, settlement, vendorAccount, direction, refundOf } = authorization;
+  return {
+    spend: {
+      customerId: spend?.customerId ?? "",
+      billingPeriod: spend?.billingPeriod ?? "",
+      purpose: spend?.purpose ?? "",
+    },
+    money: { currency: spend?.amount?.currency ?? "", amount: spend?.amount?.amount ?? "" },
+    vendor,
+    endpoint,
+    settlement,
+    vendorAccount,
+    direction,
+    refundOf,
+    continueVendorReference: vendorReference,
+  };
+}
+
 /** The value of our metadata, the same for every attempt of a generation. */
 export function authorizationMetadata(grant: Grant): string {
   return grant.authorization.slice("authorizations/".length);
 }
 
+export function errorContext(call: StripeCall, grant?: Grant, vendorReference?: string) {
+  return { spend: grant?.spend ?? call.spend, authorization: grant?.authorization, vendorReference };
+}
+
 /** Bind, with a failure translated: nothing may be confirmed then. */
-export async function bind(call: GuardedCall, grant: Grant, reference: string, state?: string): Promise<BindResult> {
+export async function bind(call: StripeCall, grant: Grant, reference: string, state?: string): Promise<BindResult> {
   try {
     return await call.settlements.bind(grant, reference, state);
   } catch (error) {
-    throw translateFailure(error, "whether the vendor object may be used", {
-      spend: call.spend,
-      authorization: grant.authorization,
-    });
+    throw translateFailure(error, "whether the vendor object may be used", errorContext(call, grant, reference));
   }
 }
 
-export interface Step {
-  readonly path: string;
-  readonly endpoint: string;
-  readonly body: string;
-  readonly key: string;
-  /** An earlier send with this key may have arrived. */
-  readonly replay: boolean;
-  /** The first request of this attempt: before it, nothing at all was sent under the grant. */
-  readonly first: boolean;
-  /** Readings of the clock: nothing is sent after `sendUntil`, nothing at all is waited for after `deadline`. */
-  readonly sendUntil: number;
-  readonly deadline: number;
-}
-
-export type StepResult =
-  | { readonly outcome: Outcome; readonly exchange: Exchange; readonly replay: boolean }
-  /** The time to send was over before the first byte. */
-  | { readonly outcome: "too_late" };
-
-const SENDS_MAX = 6;
-const RESEND_BASE_MS = 500;
-const RESEND_CAP_MS = 5_000;
-// One hanging send must leave time to ask the vendor again with the same key.
-const SEND_SHARE = 2 / 3;
-
-/**
- * Sends one step with one key, and sends it again with the same key while the outcome is unknown and the vendor's
- * deadline runs. Every answer after a lost one is judged as a replay. Throws a LeaseLostError before the first send.
- */
-export async function sendStep(call: GuardedCall, grant: Grant, step: Step): Promise<StepResult> {
-  const { runtime } = call;
-  let replay = step.replay;
-  let last: StepResult = { outcome: "too_late" };
-  for (let sends = 0; sends < SENDS_MAX; sends += 1) {
-    if (sends === 0) await assertLeaseHeld(call, grant, step);
-    // Read right before the write: this process may have been stopped since it composed the request.
-    const now = runtime.clock.now();
-    const remainingMs = step.deadline - now;
-    if (now >= step.sendUntil || remainingMs <= 0) return last;
-    const exchange = await sendToStripe(runtime, call.target, {
-      method: "POST",
-      path: step.path,
-      endpoint: step.endpoint,
-      body: step.body,
-      idempotencyKey: step.key,
-      timeoutMs: Math.max(Math.min(remainingMs, 1_000), remainingMs * SEND_SHARE),
-    });
-    const outcome = classifyOutcome(exchange.signal, { replay });
-    last = { outcome, exchange, replay };
-    if (!worthSendingAgain(outcome, exchange)) return last;
-    // Once bytes may have arrived, only answers about the earlier send count.
-    if (outcome === "unknown" && exchange.signal.kind !== "not_sent") replay = true;
-    const waitMs = halfJitter(runtime.random, sends, RESEND_BASE_MS, RESEND_CAP_MS);
-    if (runtime.clock.now() + waitMs >= step.deadline) return last;
-    await sleep(runtime, waitMs);
-  }
-  return last;
-}
-
-async function assertLeaseHeld(call: GuardedCall, grant: Grant, step: Step): Promise<void> {
+/** Finds the authorization that a vendor object belongs to. Throws a typed error if that cannot be learned. */
+export async function findBound(call: StripeCall, vendorReference: string): Promise<Authorization | undefined> {
+  const { vendorAccount } = call;
   try {
-    grant.lease?.assertHeld();
+    return await call.controlPlane.findAuthorization(
+      { vendor: "stripe", vendorAccount, vendorReference },
+      call.deadline,
+    );
   } catch (error) {
-    if (step.first && !grant.mayHaveBeenSent) await call.settlements.void(grant, { evidence: "never_sent" });
-    else await call.settlements.reportUnknown(grant, "the billing lease was lost before the next step");
-    throw error;
+    throw translateFailure(error, `which spend ${vendorReference} belongs to`, errorContext(call));
   }
 }
 
-function worthSendingAgain(outcome: Outcome, { signal }: Exchange): boolean {
-  if (signal.kind === "not_sent") return true;
-  // A rate limit in front of the vendor's idempotency: nothing was carried out, the same key is fresh.
-  if (outcome === "not_charged") return signal.kind === "answer" && signal.status === 429;
-  if (outcome === "charged") return false;
-  if (signal.kind !== "answer") return true;
-  // A saved answer never changes, and a definite refusal does not change in seconds: look at the object instead.
-  if (signal.replayed && signal.readable) return false;
-  if (isStateError(signal) || signal.errorType === "idempotency_error") return false;
-  return !signal.readable || signal.status >= 500 || [409, 424, 429].includes(signal.status);
-}
-
+const READ_BASE_MS = 500;
+const READ_CAP_MS = 5_000;
 const READS_MAX = 3;
 
 /** Reads an object by its path, or undefined if the vendor does not give it in time. */
 export async function readObject(
-  call: GuardedCall,
+  call: StripeCall,
   path: string,
-  endpoint: string,
-  deadline: number,
+  options: { readonly deadline?: number; readonly query?: string } = {},
 ): Promise<StripeAnswer | undefined> {
   const { runtime } = call;
-  const query = call.fields
-    .filter(({ key }) => isExpand(key))
-    .map(({ raw }) => raw)
+  const deadline = options.deadline ?? runtime.clock.now() + call.vendorDeadlineMs;
+  const query = [options.query ?? "", ...call.fields.filter(({ key }) => isExpand(key)).map(({ raw }) => raw)]
+    .filter((part) => part !== "")
     .join("&");
   for (let reads = 0; reads < READS_MAX; reads += 1) {
     const remainingMs = deadline - runtime.clock.now();
@@ -163,31 +141,28 @@ export async function readObject(
     const { answer, signal } = await sendToStripe(runtime, call.target, {
       method: "GET",
       path: query === "" ? path : `${path}?${query}`,
-      endpoint,
+      endpoint: `GET ${path.replaceAll(/\/[a-z0-9]+_[A-Za-z0-9_]+/g, "/:id")}`,
       body: "",
       timeoutMs: remainingMs,
     });
     if (signal.kind === "answer" && signal.readable && signal.status < 500 && signal.status !== 429) {
       return signal.status === 200 ? answer : undefined;
     }
-    await sleep(runtime, Math.min(halfJitter(runtime.random, reads, RESEND_BASE_MS, RESEND_CAP_MS), remainingMs));
+    await sleep(runtime, Math.min(halfJitter(runtime.random, reads, READ_BASE_MS, READ_CAP_MS), remainingMs));
   }
   return undefined;
 }
 
-/** The real object of a spend that was committed before. */
+/** The real object of a spend that was committed before, read at `path`. */
 export async function readCommitted(
-  call: GuardedCall,
-  reference: string,
-  authorization: string,
+  call: StripeCall,
+  path: string | undefined,
+  authorization: Authorization,
 ): Promise<StripeAnswer> {
-  const path = call.endpoint === "POST /v1/charges" ? "/v1/charges" : "/v1/payment_intents";
-  const deadline = call.runtime.clock.now() + call.vendorDeadlineMs;
-  const answer = await readObject(call, `${path}/${encodeURIComponent(reference)}`, `GET ${path}/:id`, deadline);
-  if (answer === undefined) {
-    throw new SpendAlreadyCommittedError(reference, { spend: call.spend, authorization });
-  }
-  return answer;
+  const answer = path === undefined ? undefined : await readObject(call, path);
+  if (answer !== undefined) return answer;
+  const { name, vendorReference } = authorization;
+  throw new SpendAlreadyCommittedError(vendorReference, { spend: call.spend, authorization: name });
 }
 
 export function refusalStatus(exchange: Exchange): { status: number; replayed: boolean } | undefined {
@@ -198,4 +173,13 @@ export function refusalStatus(exchange: Exchange): { status: number; replayed: b
 export function stringField(body: unknown, name: string): string {
   const value = isRecord(body) ? body[name] : undefined;
   return typeof value === "string" ? value : "";
+}
+
+/** Stripe's integer amount as money, or undefined where the currency is none. */
+export function moneyFrom(minor: bigint, currency: string): DecimalMoney | undefined {
+  try {
+    return fromStripeAmount(minor < 0n ? -minor : minor, currency);
+  } catch {
+    return undefined;
+  }
 }

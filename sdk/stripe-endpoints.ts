@@ -54,28 +54,11 @@ export function findStripeEndpoint(method: string, path: string): StripeEndpoint
   return find(ROOT, [method, ...path.slice(1).split("/")]);
 }
 
-const REMEDIES: Readonly<Record<Exclude<StripeEffect, "none">, string>> = {
-  charge: "Charge with paymentIntents.create({ confirm: true, … }) or charges.create.",
-  payout: "Use holdfast.spend(identity, …) with a client that is not guarded, and commit what the payout moved.",
-  refund: "Refunds are not guarded yet: use holdfast.spend(identity, …) with a client that is not guarded.",
-  credit: "Credits are not guarded yet: use holdfast.spend(identity, …) with a client that is not guarded.",
-  commit: "Stripe may charge for it later without asking: create it with a client that is not guarded, on purpose.",
-  mint: "It lets somebody else pay or act outside the guard: create it with a client that is not guarded, on purpose.",
-  config: "It can redirect or trigger money: change it with a client that is not guarded, on purpose.",
-};
-
-/** The error for a write that the guard does not send. */
-export function unsupported(found: StripeEndpoint | undefined, method: string, path: string): SpendUnsupportedError {
-  if (found === undefined || found.effect === "none") {
-    return new SpendUnsupportedError(
-      `${method} ${path}`,
-      "is not a Stripe write this version knows",
-      "Upgrade @holdfast/sdk, or send it with a client that is not guarded if it cannot move money.",
-    );
-  }
+/** The error for a write that the table does not know. */
+export function unknownWrite(method: string, path: string): SpendUnsupportedError {
   return new SpendUnsupportedError(
-    found.endpoint,
-    `is of class "${found.effect}", which is not supported yet`,
-    REMEDIES[found.effect],
+    `${method} ${path}`,
+    "is not a Stripe write this version knows",
+    "Upgrade @holdfast/sdk, or send it with a client that is not guarded if it cannot move money.",
   );
 }

@@ -1,38 +1,69 @@
 import { AsyncLocalStorage } from "node:async_hooks";
+import type { Calls } from "./call.ts";
 import type { CallContext, SpendOption } from "./context.ts";
 import type { ControlPlane } from "./control-plane.ts";
-import { HoldfastError, SpendIdentityMissingError } from "./errors.ts";
+import { HoldfastError } from "./errors.ts";
 import type { Runtime } from "./runtime.ts";
 import type { Settlements } from "./settlement.ts";
-import type { GuardedCall, OnDecline } from "./stripe-call.ts";
-import { refusalAnswer, type StripeHttpClient, type StripeHttpResponse, toHttpResponse } from "./stripe-http.ts";
-import { payByCharge } from "./stripe-one-call.ts";
+import type { OnDecline, StripeCall } from "./stripe-call.ts";
+import { payByEdit, payByRelease } from "./stripe-edit.ts";
+import {
+  refusalAnswer,
+  type StripeAnswer,
+  type StripeHttpClient,
+  type StripeHttpResponse,
+  toHttpResponse,
+} from "./stripe-http.ts";
+import { payByStep } from "./stripe-object-step.ts";
+import { payByOneCall } from "./stripe-one-call.ts";
 import { payByPaymentIntent } from "./stripe-payment-intent.ts";
-import { routeStripeRequest, type StripeRoute } from "./stripe-route.ts";
+import type { Plan } from "./stripe-plan.ts";
+import { type Route, routeStripeRequest } from "./stripe-route.ts";
 import { withoutOwnHeaders } from "./stripe-send.ts";
 
 /** One call of the application on the guarded client, from the method to the requests it makes. */
 export interface StripeCallScope {
   readonly spend: SpendOption | undefined;
+  readonly signal: AbortSignal | undefined;
   /** The typed errors behind the refusals that were answered, by their request id. */
   readonly refusals: Map<string, Error>;
+  /** The key of each passed-on write: some versions of Stripe's client send it again without one. */
+  readonly passedKeys: Map<string, string>;
 }
 
 export interface GuardSettings {
   readonly runtime: Runtime;
   readonly context: CallContext;
+  readonly calls: Calls;
   readonly controlPlane: ControlPlane;
   readonly settlements: Settlements;
-  readonly authorize: GuardedCall["authorize"];
+  readonly authorize: StripeCall["authorize"];
   readonly timeoutMs: number;
   readonly vendorDeadlineMs: number;
   readonly onDecline: OnDecline;
+  /** Writes that the application lets past the guard, by their names. */
+  readonly allow: ReadonlySet<string>;
 }
 
 export interface StripeGuard {
   readonly client: StripeHttpClient;
   readonly scope: AsyncLocalStorage<StripeCallScope>;
 }
+
+/** What Stripe's client hands to its HttpClient. */
+interface WireRequest {
+  readonly host: string;
+  readonly port: string | number;
+  readonly path: string;
+  readonly method: string;
+  readonly headers: Record<string, unknown>;
+  readonly data: unknown;
+  readonly protocol: string;
+  readonly timeout: number;
+}
+
+/** A request that was passed on failed on its way: Stripe's client has to see it as it was. */
+class PassedOnError extends Error {}
 
 /** An HttpClient that lets harmless requests through to `inner` and carries out those that move money under a grant. */
 export function createStripeGuard(settings: GuardSettings, inner: StripeHttpClient): StripeGuard {
@@ -45,35 +76,33 @@ export function createStripeGuard(settings: GuardSettings, inner: StripeHttpClie
     return toHttpResponse(refusalAnswer(error, code, requestId));
   }
 
+  function pass(wire: WireRequest): Promise<StripeHttpResponse> {
+    const { host, port, path, method, data, protocol, timeout } = wire;
+    const headers = passedHeaders(wire, scope.getStore(), settings.runtime);
+    return inner.makeRequest(host, port, path, method, headers, data, protocol, timeout);
+  }
+
   const client: StripeHttpClient = {
     getClientName: () => inner.getClientName(),
     // Async throughout: an error thrown synchronously here would leave the caller hanging for ever.
     async makeRequest(host, port, path, method, headers, requestData, protocol, timeout) {
-      let route: StripeRoute;
+      const wire: WireRequest = { host, port, path, method, headers, data: requestData, protocol, timeout };
+      if (method === "GET" || method === "HEAD") return pass(wire);
+      let route: Route;
       try {
-        route = routeStripeRequest(method, path, requestData);
+        route = routeStripeRequest(method, path, requestData, settings.allow);
       } catch (error) {
         return refuse(error as Error);
       }
-      if (route.kind === "pass") {
-        const passed = method === "POST" || method === "DELETE" ? headers : withoutMethodOverride(headers);
-        return inner.makeRequest(host, port, path, method, passed, requestData, protocol, timeout);
-      }
+      if (route.plan.flow === "pass") return pass(wire);
       try {
-        const spend = scope.getStore()?.spend ?? settings.context.spend.getStore();
-        if (spend === undefined) throw new SpendIdentityMissingError(route.endpoint);
-        const call: GuardedCall = {
-          ...settings,
-          spend,
-          endpoint: route.endpoint,
-          money: route.money,
-          fields: route.fields,
-          vendorAccount: vendorAccount(headers),
-          target: { client: inner, host, port, protocol, headers: withoutOwnHeaders(headers), timeoutMs: timeout },
-          deadline: settings.runtime.clock.now() + settings.timeoutMs,
-        };
-        return toHttpResponse(await (route.kind === "two_step" ? payByPaymentIntent(call) : payByCharge(call)));
+        const call = callOf(settings, route, wire, scope.getStore(), inner, pass);
+        const signal = scope.getStore()?.signal;
+        return toHttpResponse(
+          await settings.calls.run({ spend: call.spend, signal }, () => carryOut(call, route.plan)),
+        );
       } catch (error) {
+        if (error instanceof PassedOnError) throw error.cause;
         return refuse(error as Error);
       }
     },
@@ -81,9 +110,86 @@ export function createStripeGuard(settings: GuardSettings, inner: StripeHttpClie
   return { client, scope };
 }
 
-/** A GET that a server in between would take for a write is no read. */
-function withoutMethodOverride(headers: Record<string, unknown>): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(headers).filter(([name]) => !/method/i.test(name)));
+function callOf(
+  settings: GuardSettings,
+  route: Route,
+  wire: WireRequest,
+  scope: StripeCallScope | undefined,
+  inner: StripeHttpClient,
+  pass: (wire: WireRequest) => Promise<StripeHttpResponse>,
+): StripeCall {
+  const { host, port, protocol, timeout, headers } = wire;
+  const { endpoint } = route.endpoint;
+  return {
+    ...settings,
+    spend: scope?.spend ?? settings.context.spend.getStore(),
+    method: wire.method as "POST" | "DELETE",
+    endpoint,
+    path: route.path,
+    ids: idsOf(endpoint, route.path),
+    query: route.query,
+    body: typeof wire.data === "string" ? wire.data : "",
+    fields: route.fields,
+    vendorAccount: vendorAccount(headers),
+    target: { client: inner, host, port, protocol, headers: withoutOwnHeaders(headers), timeoutMs: timeout },
+    deadline: settings.runtime.clock.now() + settings.timeoutMs,
+    passOn: () => passOn(() => pass(wire)),
+  };
+}
+
+function carryOut(call: StripeCall, plan: Exclude<Plan, { flow: "pass" | "named" }> | Plan): Promise<StripeAnswer> {
+  switch (plan.flow) {
+    case "intent":
+      return payByPaymentIntent(call);
+    case "step":
+      return payByStep(call, plan);
+    case "one_call":
+      return payByOneCall(call, plan);
+    case "edit":
+      return payByEdit(call, plan);
+    case "release":
+      return payByRelease(call, plan);
+    case "pass":
+    case "named":
+      return call.passOn();
+  }
+}
+
+async function passOn(send: () => Promise<StripeHttpResponse>): Promise<StripeAnswer> {
+  try {
+    const response = await send();
+    const body = await response.toJSON();
+    return { status: response.getStatusCode(), headers: response.getHeaders(), body, raw: response.getRawResponse() };
+  } catch (cause) {
+    throw new PassedOnError("passed on", { cause });
+  }
+}
+
+/** The ids in a path, in their order: the segments that its template leaves open. */
+function idsOf(endpoint: string, path: string): string[] {
+  const template = endpoint.slice(endpoint.indexOf(" ") + 1).split("/");
+  return path.split("/").filter((_, index) => template[index] === ":id");
+}
+
+/**
+ * The headers of a request that is passed on. A GET that a server in between would take for a write is no read; a
+ * write always carries a key, and the same one if Stripe's client sends it again.
+ */
+function passedHeaders(
+  { method, path, headers, data }: WireRequest,
+  scope: StripeCallScope | undefined,
+  runtime: Runtime,
+): Record<string, unknown> {
+  if (method === "GET" || method === "HEAD") {
+    return Object.fromEntries(Object.entries(headers).filter(([name]) => !/method/i.test(name)));
+  }
+  if (method !== "POST" && !path.startsWith("/v2/")) return headers;
+  const own = Object.entries(headers).find(([name]) => name.toLowerCase() === "idempotency-key")?.[1];
+  const request = `${method} ${path}\n${typeof data === "string" ? data : ""}`;
+  const key = typeof own === "string" && own !== "" ? own : scope?.passedKeys.get(request);
+  const certain = key ?? `holdfast-pass-${runtime.random.hex128()}`;
+  scope?.passedKeys.set(request, certain);
+  return own === certain ? headers : { ...headers, "Idempotency-Key": certain };
 }
 
 function vendorAccount(headers: Record<string, unknown>): string {

@@ -1,8 +1,9 @@
 import { fromStripeAmount } from "./money.ts";
 import type { Grant } from "./spend.ts";
-import { type GuardedCall, readObject, sendStep, stringField } from "./stripe-call.ts";
+import { readObject, type StripeCall, stringField } from "./stripe-call.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
 import { isRecord } from "./stripe-send.ts";
+import { sendStep } from "./stripe-step.ts";
 
 /** What the guard needs of a PaymentIntent, with the answer it came in. */
 export interface Intent {
@@ -25,7 +26,8 @@ export function parseIntent(answer: StripeAnswer): Intent | undefined {
   const id = stringField(body, "id");
   const status = stringField(body, "status");
   if (id === "" || status === "") return undefined;
-  const received = body["amount_received"] ?? 0;
+  // A succeeded object that does not say what it received is not understood: nothing is guessed about money.
+  const received = body["amount_received"] ?? (status === "succeeded" ? undefined : 0);
   if (!Number.isSafeInteger(received)) return undefined;
   return {
     id,
@@ -36,13 +38,13 @@ export function parseIntent(answer: StripeAnswer): Intent | undefined {
   };
 }
 
-export async function readIntent(call: GuardedCall, id: string, deadline: number): Promise<Intent | undefined> {
-  const answer = await readObject(call, intentPath(id), "GET /v1/payment_intents/:id", deadline);
+export async function readIntent(call: StripeCall, id: string, deadline: number): Promise<Intent | undefined> {
+  const answer = await readObject(call, intentPath(id), { deadline });
   return answer === undefined ? undefined : parseIntent(answer);
 }
 
 export async function commitIntent(
-  call: GuardedCall,
+  call: StripeCall,
   authorization: string,
   intent: Intent,
   attemptId?: string,
@@ -56,7 +58,7 @@ export async function commitIntent(
 
 /** Cancels, and answers with what the object is afterwards; undefined if that cannot be learned. */
 export async function cancelIntent(
-  call: GuardedCall,
+  call: StripeCall,
   grant: Grant,
   id: string,
   key: string,

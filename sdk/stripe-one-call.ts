@@ -1,123 +1,235 @@
-import { type Authorization, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
-import { SpendInDoubtError, SpendInProgressError, VendorUnreachableError } from "./errors.ts";
-import { fromStripeAmount } from "./money.ts";
-import type { Grant } from "./spend.ts";
+import { type Authorization, Direction, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
+import { SpendAlreadyFailedError, SpendInDoubtError, SpendInProgressError, VendorUnreachableError } from "./errors.ts";
+import type { Decision, Grant, SpendRequest } from "./spend.ts";
+import { amountOf } from "./stripe-amount.ts";
 import {
   authorizationMetadata,
+  bind,
+  continuation,
+  errorContext,
+  findBound,
   type GuardedCall,
   readCommitted,
-  readObject,
   refusalStatus,
-  sendStep,
+  requireSpend,
   spendRequest,
+  type StripeCall,
   stringField,
 } from "./stripe-call.ts";
+import { holdAtLeast, totalOf } from "./stripe-hold.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
+import { FAMILIES, type ObjectFamily } from "./stripe-object.ts";
+import type { OneCallPlan } from "./stripe-plan.ts";
 import { joinForm, newField } from "./stripe-request.ts";
-import { isRecord } from "./stripe-send.ts";
-
-const CHARGE_PATH = "/v1/charges";
+import {
+  commitVerdict,
+  compositeReference,
+  endObject,
+  heldMoney,
+  judge,
+  objectPath,
+  readFamily,
+  settleByObject,
+} from "./stripe-settle.ts";
+import { sendStep } from "./stripe-step.ts";
 
 /**
- * Charges by one call. Its one key is sent again only while the hold is this attempt's and the vendor surely remembers
- * the key; both are measured from before the grant was asked for and looked at right before each write. Throws a
- * HoldfastError where there is no vendor answer to give.
+ * Carries one write out by one request. Its one key is sent again only while the hold is this attempt's and the vendor
+ * surely remembers the key; both are measured from before the grant was asked for and looked at right before each
+ * write. Throws a HoldfastError where there is no vendor answer to give.
  */
-export async function payByCharge(call: GuardedCall): Promise<StripeAnswer> {
-  const decision = await call.authorize(spendRequest(call, Settlement.RESEND_SAFE), call.deadline);
+export async function payByOneCall(stripeCall: StripeCall, plan: OneCallPlan): Promise<StripeAnswer> {
+  const { money, refundOf } = await amountOf(stripeCall, plan.amount);
+  const call: GuardedCall = { ...stripeCall, spend: requireSpend(stripeCall), money };
+  const request: SpendRequest = {
+    ...spendRequest(call, plan.resendSafe ? Settlement.RESEND_SAFE : Settlement.SEND_ONCE),
+    direction: plan.direction === "refund" ? Direction.REFUND : Direction.SPEND,
+    ...(refundOf === undefined ? {} : { refundOf }),
+  };
+  const decision = await decide(call, request);
   switch (decision.kind) {
     case "already_committed":
-      return readCommitted(call, decision.authorization.vendorReference, decision.authorization.name);
+      return readCommitted(call, committedPath(call, plan, decision.authorization), decision.authorization);
     case "unfinished":
-      throw unfinished(call, decision.authorization);
+      return lookAgain(call, plan, decision.authorization);
     case "granted":
-      return sendCharge(call, decision.grant);
+      return send(call, plan, decision.grant);
   }
 }
 
-// One call binds nothing, so no server has this answer for it; whatever it means, nothing may be sent.
-function unfinished(call: GuardedCall, { name, vendorReference, vendorState }: Authorization): SpendInProgressError {
-  return new SpendInProgressError({ spend: call.spend, authorization: name, vendorReference, vendorState });
+/** Asks; a doubt about an object that is known is settled by looking at the object. */
+async function decide(call: GuardedCall, request: SpendRequest): Promise<Decision> {
+  try {
+    return await call.authorize(request, call.deadline);
+  } catch (error) {
+    if (!(error instanceof SpendInDoubtError) || !error.vendorReference) throw error;
+    const authorization = await findBound(call, error.vendorReference);
+    if (authorization === undefined) throw error;
+    return { kind: "unfinished", authorization };
+  }
 }
 
-async function commitCharge(call: GuardedCall, authorization: string, answer: StripeAnswer, attemptId?: string) {
-  const { body } = answer;
-  const amount = isRecord(body) ? (body["amount_captured"] ?? body["amount"]) : undefined;
-  const money = Number.isSafeInteger(amount)
-    ? fromStripeAmount(BigInt(amount as number), stringField(body, "currency"))
-    : call.money;
-  await call.settlements.commit(authorization, {
-    money,
-    vendorReference: stringField(body, "id"),
-    ...(attemptId === undefined ? {} : { attemptId }),
-  });
+function familyOf(plan: OneCallPlan): ObjectFamily | undefined {
+  return plan.family === undefined ? undefined : FAMILIES[plan.family];
 }
 
-async function sendCharge(call: GuardedCall, grant: Grant): Promise<StripeAnswer> {
-  const context = { spend: call.spend, authorization: grant.authorization };
-  const fields = [...call.fields, newField("metadata[holdfast_authorization]", authorizationMetadata(grant))];
+/** Where the object of a committed spend is read, or undefined if it cannot be read by itself. */
+function committedPath(call: StripeCall, plan: OneCallPlan, { vendorReference }: Authorization): string | undefined {
+  const family = familyOf(plan);
+  if (family !== undefined) return objectPath(family, vendorReference);
+  const id = vendorReference.split("+", 1)[0] ?? "";
+  if (id === "") return undefined;
+  // A write on an object answers with that object; a new one lives in the collection that was written to.
+  const about = call.ids.at(-1);
+  if (about === id) return call.path.slice(0, call.path.lastIndexOf(about) + about.length);
+  return `${call.path}/${encodeURIComponent(id)}`;
+}
+
+/** The vendor object is in a known state, which may have changed since. */
+async function lookAgain(call: GuardedCall, plan: OneCallPlan, authorization: Authorization): Promise<StripeAnswer> {
+  const { name, vendorReference, vendorState } = authorization;
+  const family = familyOf(plan);
+  const answer = family === undefined ? undefined : await readFamily(call, family, vendorReference);
+  if (family === undefined || answer === undefined) {
+    throw new SpendInProgressError({ spend: call.spend, authorization: name, vendorReference, vendorState });
+  }
+  const verdict = judge(family, answer);
+  if (verdict.kind === "charged" || verdict.kind === "obliged") {
+    await commitVerdict(call, name, verdict, vendorReference, heldMoney(authorization, call.money));
+  }
+  if (verdict.kind === "gone") {
+    const decision = await call.authorize(continuation(authorization, vendorReference), call.deadline);
+    if (decision.kind === "granted") {
+      await call.settlements.void(decision.grant, { evidence: "tombstone", vendorReference });
+      throw new SpendAlreadyFailedError(authorization.generation, {
+        spend: call.spend,
+        authorization: name,
+      });
+    }
+  }
+  return answer;
+}
+
+async function send(call: GuardedCall, plan: OneCallPlan, grant: Grant): Promise<StripeAnswer> {
+  const own = plan.metadata ? [newField("metadata[holdfast_authorization]", authorizationMetadata(grant))] : [];
   const result = await sendStep(call, grant, {
-    path: CHARGE_PATH,
+    method: call.method,
+    path: `${call.path}${call.query}`,
     endpoint: call.endpoint,
-    body: joinForm(fields),
+    body: own.length === 0 ? call.body : joinForm([...call.fields, ...own]),
     key: grant.idempotencyKey,
     replay: grant.mayHaveBeenSent,
     first: true,
-    sendUntil: Math.min(grant.holdUntil, grant.resendUntil),
+    once: !plan.resendSafe,
+    sendUntil: plan.resendSafe ? Math.min(grant.holdUntil, grant.resendUntil) : grant.holdUntil,
     deadline: call.runtime.clock.now() + call.vendorDeadlineMs,
   });
   if (result.outcome === "too_late") {
     if (!grant.mayHaveBeenSent && (await call.settlements.void(grant, { evidence: "never_sent" }))) {
       throw new VendorUnreachableError(
         "this process was stopped until its hold had run out, and sent nothing",
-        context,
+        errorContext(call, grant),
       );
     }
     return doubt(call, grant, "the time in which the key may be sent again is over");
   }
   const { exchange, outcome } = result;
-  if (outcome === "charged" && exchange.answer !== undefined) return charged(call, grant, exchange.answer);
+  if (outcome === "charged" && exchange.answer !== undefined) return carriedOut(call, plan, grant, exchange.answer);
   if (outcome === "unknown") return doubt(call, grant, "Stripe did not say whether it charged", exchange.error);
   const refused = refusalStatus(exchange);
   if (refused !== undefined && exchange.answer !== undefined) {
-    await call.settlements.void(grant, { evidence: "vendor_refused", ...refused });
+    const turnedAway = !result.replay && [401, 403, 429].includes(refused.status);
+    await call.settlements.void(
+      grant,
+      turnedAway ? { evidence: "not_executed", status: refused.status } : { evidence: "vendor_refused", ...refused },
+    );
     return exchange.answer;
   }
   await call.settlements.void(grant, { evidence: "never_sent" });
   throw new VendorUnreachableError("Stripe could not be reached, nothing was sent", {
-    ...context,
+    ...errorContext(call, grant),
     cause: exchange.error,
   });
 }
 
-async function charged(call: GuardedCall, grant: Grant, answer: StripeAnswer): Promise<StripeAnswer> {
+/** The vendor carried the request out: whatever happens here, the caller gets its answer. */
+async function carriedOut(
+  call: GuardedCall,
+  plan: OneCallPlan,
+  grant: Grant,
+  answer: StripeAnswer,
+): Promise<StripeAnswer> {
+  const family = familyOf(plan);
   const id = stringField(answer.body, "id");
-  const status = stringField(answer.body, "status");
-  if (id === "") return doubt(call, grant, "Stripe's answer names no charge");
-  switch (status) {
-    case "succeeded":
-      await commitCharge(call, grant.authorization, answer, grant.attemptId);
-      return answer;
-    case "pending":
-      return pending(call, grant, answer, id);
-    default:
-      return doubt(call, grant, `Stripe's charge ${id} is in the state ${status}`);
+  if (family === undefined) {
+    await commitVerdict(
+      call,
+      grant.authorization,
+      { kind: "obliged" },
+      compositeReference(grant, answer),
+      call.money,
+      grant.attemptId,
+    );
+    return answer;
   }
+  if (id === "") return doubt(call, grant, "Stripe's answer names no object");
+  // The saved answer to a creation never changes, and a debit takes days: the object itself is looked at.
+  const verdict = judge(family, answer);
+  const look = family.readBeforeJudging === true || (verdict.kind === "open" && result(answer) === "replayed");
+  const judged = look ? await readFamily(call, family, id) : answer;
+  if (judged === undefined) {
+    await call.settlements.reportUnknown(grant, `the object ${id} could not be read`);
+    return answer;
+  }
+  await coverTotal(call, grant, family, judged);
+  await settled(call, grant, family, judged, id);
+  return look && family.readBeforeJudging !== true ? judged : answer;
 }
 
 /**
- * A debit takes days, and the saved answer to its creation never changes, so the object itself is looked at. As long
- * as it is open the spend is in doubt, and a later call comes here again.
+ * Taxes and shipping may make the object dearer than what was stated. What the caps have no room for is ended before
+ * anybody can pay it.
  */
-async function pending(call: GuardedCall, grant: Grant, answer: StripeAnswer, id: string): Promise<StripeAnswer> {
-  const deadline = call.runtime.clock.now() + call.vendorDeadlineMs;
-  const now = await readObject(call, `${CHARGE_PATH}/${encodeURIComponent(id)}`, "GET /v1/charges/:id", deadline);
-  if (now !== undefined && stringField(now.body, "id") === id && stringField(now.body, "status") === "succeeded") {
-    await commitCharge(call, grant.authorization, now, grant.attemptId);
-    return now;
+async function coverTotal(call: GuardedCall, grant: Grant, family: ObjectFamily, answer: StripeAnswer): Promise<void> {
+  const total = totalOf(family, answer);
+  if (total === undefined || judge(family, answer).kind !== "open") return;
+  const id = stringField(answer.body, "id");
+  try {
+    await holdAtLeast(call, grant.authorization, call.money, total);
+  } catch (error) {
+    if (await endObject(call, grant, family, id)) {
+      await bind(call, grant, id, "ended").catch(() => undefined);
+      await call.settlements.void(grant, { evidence: "tombstone", vendorReference: id });
+    } else {
+      await call.settlements.reportUnknown(
+        grant,
+        `the object ${id} asks for more than is held, and could not be ended`,
+      );
+    }
+    throw error;
   }
-  await call.settlements.reportUnknown(grant, `the charge ${id} is not at its end at Stripe`);
-  return now?.status === 200 ? now : answer;
+}
+
+function result(answer: StripeAnswer): "replayed" | "fresh" {
+  return answer.headers["idempotent-replayed"] === "true" ? "replayed" : "fresh";
+}
+
+async function settled(
+  call: GuardedCall,
+  grant: Grant,
+  family: ObjectFamily,
+  answer: StripeAnswer,
+  id: string,
+): Promise<void> {
+  try {
+    const outcome = await settleByObject(call, grant, family, answer, call.money);
+    if (outcome.kind === "unclear") {
+      await call.settlements.reportUnknown(grant, `the object ${id} is in the unknown state ${outcome.state}`);
+    }
+  } catch {
+    // The object exists and the caller must learn of it; the spend waits in doubt until it is looked at again.
+    await call.settlements.reportUnknown(grant, `the object ${id} could not be bound`);
+  }
 }
 
 async function doubt(call: GuardedCall, grant: Grant, reason: string, cause?: unknown): Promise<never> {

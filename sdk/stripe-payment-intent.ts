@@ -7,20 +7,24 @@ import {
   VendorUnreachableError,
 } from "./errors.ts";
 import type { Grant } from "./spend.ts";
+import { amountOf } from "./stripe-amount.ts";
 import {
   authorizationMetadata,
   bind,
+  errorContext,
   type GuardedCall,
   readCommitted,
   refusalStatus,
-  sendStep,
+  requireSpend,
   spendRequest,
+  type StripeCall,
 } from "./stripe-call.ts";
 import { cancelIntent, commitIntent, type Intent, intentPath, parseIntent, readIntent } from "./stripe-intent.ts";
 import { confirmFields, createFields } from "./stripe-intent-fields.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
-import { joinForm } from "./stripe-request.ts";
+import { fieldValue, joinForm } from "./stripe-request.ts";
 import type { Exchange } from "./stripe-send.ts";
+import { sendStep } from "./stripe-step.ts";
 import { sleep } from "./runtime.ts";
 
 /** What one step leads to: the answer for the caller, the object to go on with, or another attempt in charge. */
@@ -34,60 +38,68 @@ const CONFIRMATIONS_MAX = 10;
 const STEPS_MAX = 30;
 
 /**
- * Charges by a PaymentIntent in two steps, as if one call had been made: create it unconfirmed, bind its id to the
- * authorization, and only then confirm that id. However many attempts run, all of them confirm the one bound object,
- * and a PaymentIntent succeeds once. Throws a HoldfastError where there is no vendor answer to give.
+ * Creates a PaymentIntent and, if the caller asked for that, confirms it, as if one call had been made: create it
+ * unconfirmed, bind its id to the authorization, and only then confirm that id. However many attempts run, all of them
+ * confirm the one bound object, and a PaymentIntent succeeds once. Throws a HoldfastError where there is no vendor
+ * answer to give.
  */
-export async function payByPaymentIntent(call: GuardedCall): Promise<StripeAnswer> {
+export async function payByPaymentIntent(stripeCall: StripeCall): Promise<StripeAnswer> {
+  const spend = requireSpend(stripeCall);
+  const { money } = await amountOf(stripeCall, "body");
+  const call: GuardedCall = { ...stripeCall, spend, money };
+  const goal = fieldValue(call.fields, "confirm") === "true" ? "confirmed" : "created";
+  let request = spendRequest(call, Settlement.TWO_STEP);
   for (let round = 0; round < ROUNDS_MAX; round += 1) {
-    const decision = await call.authorize(spendRequest(call, Settlement.TWO_STEP), call.deadline);
+    const decision = await call.authorize(request, call.deadline);
     switch (decision.kind) {
       case "already_committed":
-        return readCommitted(call, decision.authorization.vendorReference, decision.authorization.name);
-      case "unfinished":
-        return followUnfinished(call, decision.authorization);
+        return readCommitted(call, intentPath(decision.authorization.vendorReference), decision.authorization);
+      case "unfinished": {
+        const answer = await lookAgain(call, decision.authorization, goal);
+        if (answer !== undefined) return answer;
+        request = { ...request, continueVendorReference: decision.authorization.vendorReference };
+        break;
+      }
       case "granted": {
-        const answer = await carryThrough(call, decision.grant);
+        const answer = await carryThrough(newFlow(call, decision.grant, goal));
         if (answer !== undefined) return answer;
         await sleep(call.runtime, 100 * round);
       }
     }
   }
-  throw new SpendInProgressError({ spend: call.spend });
+  throw new SpendInProgressError({ spend });
 }
 
-/** In progress elsewhere, but the customer may have finished meanwhile. */
-async function followUnfinished(call: GuardedCall, authorization: Authorization): Promise<StripeAnswer> {
+/**
+ * The object is in a known state, which may have changed since: the answer of the call, or undefined where this attempt
+ * has to go on with the object.
+ */
+async function lookAgain(
+  call: GuardedCall,
+  authorization: Authorization,
+  goal: Goal,
+): Promise<StripeAnswer | undefined> {
   const { name, vendorReference, vendorState } = authorization;
   const intent = await readIntent(call, vendorReference, call.runtime.clock.now() + call.vendorDeadlineMs);
-  if (intent?.status === "succeeded") {
-    await commitIntent(call, name, intent);
-    return intent.answer;
+  if (intent === undefined) {
+    throw new SpendInProgressError({ spend: call.spend, authorization: name, vendorReference, vendorState });
   }
-  throw new SpendInProgressError({
-    spend: call.spend,
-    authorization: name,
-    vendorReference,
-    vendorState: intent?.status ?? vendorState,
-  });
+  if (intent.status === "succeeded") await commitIntent(call, name, intent);
+  const ended = intent.status === "canceled";
+  const open = intent.status === "requires_payment_method" || intent.status === "requires_confirmation";
+  return ended || (open && goal === "confirmed") ? undefined : intent.answer;
 }
 
-/** Undefined if another attempt has taken over. */
-async function carryThrough(call: GuardedCall, grant: Grant): Promise<StripeAnswer | undefined> {
-  const deadline = call.runtime.clock.now() + call.vendorDeadlineMs;
-  const flow: Flow = { call, grant, deadline, confirmations: 0, declines: 0 };
-  let next = grant.vendorReference === "" ? await createAndBind(flow) : await look(flow, grant.vendorReference);
-  for (let steps = 0; steps < STEPS_MAX; steps += 1) {
-    if (next.kind === "answer") return next.answer;
-    if (next.kind === "superseded") return undefined;
-    next = await advance(flow, next.intent);
-  }
-  return doubt(flow, "the PaymentIntent did not come to an end");
-}
+/** What the caller wants of the object: that it exists, or that it was confirmed. */
+export type Goal = "created" | "confirmed";
 
-interface Flow {
+/** One attempt's way through the steps of a PaymentIntent. */
+export interface IntentFlow {
   readonly call: GuardedCall;
   readonly grant: Grant;
+  readonly goal: Goal;
+  /** The call is itself a confirmation: its parameters are sent as they are. */
+  readonly ownConfirmation?: boolean;
   /** A reading of the clock: the end of everything this attempt does at the vendor. */
   readonly deadline: number;
   /** Number of confirm keys used up: the next one is one higher. */
@@ -96,23 +108,36 @@ interface Flow {
   declines: number;
 }
 
-function errorContext(flow: Flow, vendorReference?: string) {
-  return { spend: flow.call.spend, authorization: flow.grant.authorization, vendorReference };
+export function newFlow(call: GuardedCall, grant: Grant, goal: Goal): IntentFlow {
+  const deadline = call.runtime.clock.now() + call.vendorDeadlineMs;
+  return { call, grant, goal, deadline, confirmations: 0, declines: 0 };
 }
 
-async function doubt(flow: Flow, reason: string, vendorReference?: string): Promise<never> {
+/** Takes the object of a grant as far as the goal. Undefined if another attempt has taken over. */
+export async function carryThrough(flow: IntentFlow): Promise<StripeAnswer | undefined> {
+  const { vendorReference } = flow.grant;
+  let next = vendorReference === "" ? await createAndBind(flow) : await look(flow, vendorReference);
+  for (let steps = 0; steps < STEPS_MAX; steps += 1) {
+    if (next.kind === "answer") return next.answer;
+    if (next.kind === "superseded") return undefined;
+    next = await advance(flow, next.intent);
+  }
+  return doubt(flow, "the PaymentIntent did not come to an end");
+}
+
+async function doubt(flow: IntentFlow, reason: string, vendorReference?: string): Promise<never> {
   await flow.call.settlements.reportUnknown(flow.grant, reason);
-  throw new SpendInDoubtError(reason, errorContext(flow, vendorReference));
+  throw new SpendInDoubtError(reason, errorContext(flow.call, flow.grant, vendorReference));
 }
 
-async function look(flow: Flow, reference: string): Promise<Next> {
+async function look(flow: IntentFlow, reference: string): Promise<Next> {
   const intent = await readIntent(flow.call, reference, flow.deadline);
   return intent === undefined
     ? doubt(flow, "the bound PaymentIntent could not be read", reference)
     : { kind: "intent", intent };
 }
 
-async function createAndBind(flow: Flow): Promise<Next> {
+async function createAndBind(flow: IntentFlow): Promise<Next> {
   const { call, grant } = flow;
   const result = await sendStep(call, grant, {
     path: "/v1/payment_intents",
@@ -131,13 +156,16 @@ async function createAndBind(flow: Flow): Promise<Next> {
   const { signal, answer } = exchange;
   if (signal.kind === "answer" && signal.errorType === "idempotency_error") {
     // Nothing is bound, so nothing can have been confirmed: the hold runs out and is given back by itself.
-    throw new SpendMismatchError(["body"], errorContext(flow));
+    throw new SpendMismatchError(["body"], errorContext(call, grant));
   }
   const refused = refusalStatus(exchange);
   if (refused !== undefined && answer !== undefined && refused.status < 500 && refused.status >= 400) {
-    // A full queue or a wrong API key says nothing about this spend: a later call goes on with the same generation.
-    if ([401, 403, 429].includes(refused.status)) {
+    // A full queue or a wrong API key says nothing about this spend: the next call tries again.
+    const turnedAway = [401, 403, 429].includes(refused.status);
+    if (turnedAway && result.replay) {
       await call.settlements.reportUnknown(grant, `Stripe did not take the request (${refused.status})`);
+    } else if (turnedAway) {
+      await call.settlements.void(grant, { evidence: "not_executed", status: refused.status });
     } else {
       await call.settlements.void(grant, { evidence: "vendor_refused", ...refused });
     }
@@ -146,12 +174,12 @@ async function createAndBind(flow: Flow): Promise<Next> {
   if (result.outcome === "not_charged") await call.settlements.void(grant, { evidence: "never_sent" });
   else await call.settlements.reportUnknown(grant, "no usable answer to the creation of a PaymentIntent");
   throw new VendorUnreachableError("Stripe did not answer the creation of the PaymentIntent, and none was confirmed", {
-    ...errorContext(flow),
+    ...errorContext(call, grant),
     cause: exchange.error,
   });
 }
 
-async function bindOwn(flow: Flow, intent: Intent): Promise<Next> {
+async function bindOwn(flow: IntentFlow, intent: Intent): Promise<Next> {
   const { call, grant } = flow;
   const bound = await bind(call, grant, intent.id);
   switch (bound.kind) {
@@ -170,14 +198,14 @@ async function bindOwn(flow: Flow, intent: Intent): Promise<Next> {
  * Another attempt is in charge. It used the same key, so within a day its object is this very one: cancelling it would
  * cancel the other's charge. Only an object that is surely not the other's is cancelled.
  */
-async function abandonOwn(flow: Flow, own: string): Promise<void> {
+async function abandonOwn(flow: IntentFlow, own: string): Promise<void> {
   const { call, grant } = flow;
   const now = await call.controlPlane.getAuthorization(grant.authorization, flow.deadline).catch(() => undefined);
   if (now === undefined || now.vendorReference === "" || now.vendorReference === own) return;
   await cancelIntent(call, grant, own, `${grant.idempotencyKey}-cancel-${own}`, flow.deadline);
 }
 
-async function advance(flow: Flow, intent: Intent): Promise<Next> {
+async function advance(flow: IntentFlow, intent: Intent): Promise<Next> {
   const { call, grant } = flow;
   switch (intent.status) {
     case "succeeded":
@@ -185,22 +213,26 @@ async function advance(flow: Flow, intent: Intent): Promise<Next> {
       return { kind: "answer", answer: intent.answer };
     case "canceled":
       await call.settlements.void(grant, { evidence: "tombstone", vendorReference: intent.id });
-      throw new SpendAlreadyFailedError(grant.generation, errorContext(flow, intent.id));
+      throw new SpendAlreadyFailedError(grant.generation, errorContext(call, grant, intent.id));
     case "requires_confirmation":
     case "requires_payment_method":
-      return confirm(flow, intent);
+      return flow.goal === "created" ? followed(flow, intent) : confirm(flow, intent);
     case "requires_action":
     case "processing":
-    case "requires_capture": {
-      const bound = await bind(call, grant, intent.id, intent.status);
-      return bound.kind === "superseded" ? bound : { kind: "answer", answer: intent.answer };
-    }
+    case "requires_capture":
+      return followed(flow, intent);
     default:
       return doubt(flow, `the PaymentIntent is in the unknown state ${intent.status}`, intent.id);
   }
 }
 
-async function confirm(flow: Flow, intent: Intent): Promise<Next> {
+/** Somebody else may finish it: the state is written down, and the caller gets the object. */
+async function followed(flow: IntentFlow, intent: Intent): Promise<Next> {
+  const bound = await bind(flow.call, flow.grant, intent.id, intent.status);
+  return bound.kind === "superseded" ? bound : { kind: "answer", answer: intent.answer };
+}
+
+async function confirm(flow: IntentFlow, intent: Intent): Promise<Next> {
   const { call, grant } = flow;
   if (flow.confirmations >= CONFIRMATIONS_MAX) return doubt(flow, "no confirmation was conclusive", intent.id);
   // Only where a declined object is kept does a later call bring another card; elsewhere the same request is repeated,
@@ -210,9 +242,12 @@ async function confirm(flow: Flow, intent: Intent): Promise<Next> {
   const result = await sendStep(call, grant, {
     path: `${intentPath(intent.id)}/confirm`,
     endpoint: "POST /v1/payment_intents/:id/confirm",
-    body: joinForm(
-      confirmFields(call.fields, { withPaymentMethod: otherCard && intent.status === "requires_payment_method" }),
-    ),
+    body:
+      flow.ownConfirmation === true
+        ? call.body
+        : joinForm(
+            confirmFields(call.fields, { withPaymentMethod: otherCard && intent.status === "requires_payment_method" }),
+          ),
     key: `${grant.idempotencyKey}-confirm-${number}`,
     replay: grant.mayHaveBeenSent,
     first: false,
@@ -229,7 +264,7 @@ async function confirm(flow: Flow, intent: Intent): Promise<Next> {
   if (signal.kind === "not_sent" && !result.replay) {
     await call.settlements.reportUnknown(grant, "the vendor could not be reached to confirm");
     throw new VendorUnreachableError("Stripe could not be reached to confirm the PaymentIntent", {
-      ...errorContext(flow, intent.id),
+      ...errorContext(call, grant, intent.id),
       cause: exchange.error,
     });
   }
@@ -237,7 +272,7 @@ async function confirm(flow: Flow, intent: Intent): Promise<Next> {
   return afterUnclearConfirm(flow, intent, exchange);
 }
 
-async function confirmed(flow: Flow, intent: Intent, answer: StripeAnswer): Promise<Next> {
+async function confirmed(flow: IntentFlow, intent: Intent, answer: StripeAnswer): Promise<Next> {
   const after = parseIntent(answer);
   if (after === undefined) return look(flow, intent.id);
   if (after.status === "requires_payment_method" || after.status === "requires_confirmation") {
@@ -246,20 +281,32 @@ async function confirmed(flow: Flow, intent: Intent, answer: StripeAnswer): Prom
   return { kind: "intent", intent: after };
 }
 
-async function declined(flow: Flow, intent: Intent, answer: StripeAnswer, signal: Exchange["signal"]): Promise<Next> {
+async function declined(
+  flow: IntentFlow,
+  intent: Intent,
+  answer: StripeAnswer,
+  signal: Exchange["signal"],
+): Promise<Next> {
   flow.confirmations += 1;
   const cardDecline = answer.status === 402;
   if (flow.call.onDecline === "keep" && cardDecline) {
     // A saved decline of an earlier attempt is a proven refusal of that number; this attempt tries its own card.
     if (signal.kind === "answer" && signal.replayed && flow.declines === 0) return look(flow, intent.id);
     flow.declines += 1;
+    // Kept for another card: the next call may go on with it at once.
+    await bind(flow.call, flow.grant, intent.id, "requires_payment_method").catch(() =>
+      flow.call.settlements.reportUnknown(
+        flow.grant,
+        "the declined object is kept, and its state could not be written",
+      ),
+    );
     return { kind: "answer", answer };
   }
   return giveUp(flow, intent.id, answer);
 }
 
 /** Cancels the intent, which proves that it will never charge, and hands the vendor's own answer on. */
-async function giveUp(flow: Flow, id: string, answer: StripeAnswer): Promise<Next> {
+async function giveUp(flow: IntentFlow, id: string, answer: StripeAnswer): Promise<Next> {
   const { call, grant } = flow;
   const after = await cancelIntent(call, grant, id, `${grant.idempotencyKey}-cancel`, flow.deadline);
   if (after?.status === "canceled") {
@@ -272,14 +319,7 @@ async function giveUp(flow: Flow, id: string, answer: StripeAnswer): Promise<Nex
   return { kind: "answer", answer };
 }
 
-async function afterUnclearConfirm(
-  flow: Flow,
-  intent: Intent,
-  {
-    signal,
-    answer,
-  }: Awaited<ReturnType<typeof sendStep>> extends infer R ? (R extends { exchange: infer E } ? E : never) : never,
-): Promise<Next> {
+async function afterUnclearConfirm(flow: IntentFlow, intent: Intent, { signal, answer }: Exchange): Promise<Next> {
   const after = await readIntent(flow.call, intent.id, flow.deadline);
   if (after === undefined) return doubt(flow, "the confirmation was not answered and the object not read", intent.id);
   const open = after.status === "requires_confirmation" || after.status === "requires_payment_method";

@@ -1,6 +1,5 @@
 import { createHash } from "node:crypto";
 import { SpendUnsupportedError } from "./errors.ts";
-import { type DecimalMoney, fromStripeChargeAmount } from "./money.ts";
 
 /** One `key=value` of a form body: as it was written, and decoded. */
 export interface FormField {
@@ -10,7 +9,23 @@ export interface FormField {
 }
 
 /** What decides about money may appear once, as a plain value, spelled exactly so. */
-const GUARDED = new Set(["amount", "currency", "confirm", "capture", "capture_method"]);
+const GUARDED = new Set([
+  "active",
+  "amount",
+  "amount_to_capture",
+  "amount_to_confirm",
+  "auto_advance",
+  "capture",
+  "capture_method",
+  "charge",
+  "confirm",
+  "currency",
+  "final_capture",
+  "invoice",
+  "paid_out_of_band",
+  "payment_intent",
+  "source_transaction",
+]);
 
 function malformed(endpoint: string, why: string): SpendUnsupportedError {
   return new SpendUnsupportedError(
@@ -31,12 +46,18 @@ function decode(endpoint: string, text: string): string {
 }
 
 /**
- * Parses the form body of a request that moves money. Refuses with a SpendUnsupportedError whatever could be read in
- * two ways: repeated names, a guarded name in another spelling or as a list, malformed escapes.
+ * Parses the parameters of a request that moves money, a form or, for "/v2/", JSON whose members become fields such as
+ * "amount[value]". Refuses with a SpendUnsupportedError whatever could be read in two ways: repeated names, a guarded
+ * name in another spelling or as a list, malformed escapes.
  */
-export function parseForm(endpoint: string, body: string): readonly FormField[] {
+export function parseBody(endpoint: string, text: string): readonly FormField[] {
+  return endpoint.includes(" /v2/") ? parseJson(endpoint, text) : parseForm(endpoint, text);
+}
+
+function parseForm(endpoint: string, body: string): readonly FormField[] {
   const fields: FormField[] = [];
   const seen = new Set<string>();
+  const nested = NESTED_AMOUNT.has(endpoint);
   for (const raw of body === "" ? [] : body.split("&")) {
     const split = raw.indexOf("=");
     if (split < 1) throw malformed(endpoint, "a part without a name and value.");
@@ -44,12 +65,33 @@ export function parseForm(endpoint: string, body: string): readonly FormField[] 
     if (seen.has(key) && !key.endsWith("[]")) throw malformed(endpoint, `${JSON.stringify(key)} is repeated.`);
     seen.add(key);
     const bare = (key.split("[")[0] ?? "").trim().toLowerCase();
-    if (key.includes("\0") || (GUARDED.has(bare) && key !== bare)) {
+    if (key.includes("\0") || (GUARDED.has(bare) && key !== bare && !(nested && /^amount\[/.test(key)))) {
       throw malformed(endpoint, `${JSON.stringify(key)} is not a plain name.`);
     }
     fields.push({ raw, key, value: decode(endpoint, raw.slice(split + 1)) });
   }
   return fields;
+}
+
+// The amount of a credit grant is an object in a form body.
+const NESTED_AMOUNT = new Set(["POST /v1/billing/credit_grants"]);
+
+function parseJson(endpoint: string, text: string): readonly FormField[] {
+  if (text === "") return [];
+  let body: unknown;
+  try {
+    body = JSON.parse(text);
+  } catch (cause) {
+    const error = malformed(endpoint, "no JSON.");
+    error.cause = cause;
+    throw error;
+  }
+  return flatten("", body);
+}
+
+function flatten(key: string, value: unknown): readonly FormField[] {
+  if (typeof value !== "object" || value === null) return [{ raw: "", key, value: String(value) }];
+  return Object.entries(value).flatMap(([name, member]) => flatten(key === "" ? name : `${key}[${name}]`, member));
 }
 
 export function fieldValue(fields: readonly FormField[], key: string): string | undefined {
@@ -63,29 +105,6 @@ export function joinForm(fields: readonly FormField[]): string {
 
 export function newField(key: string, value: string): FormField {
   return { raw: `${encodeURIComponent(key)}=${encodeURIComponent(value)}`, key, value };
-}
-
-const AMOUNT = /^[1-9][0-9]{0,14}$/;
-
-/** The amount and currency that the request asks for, as Stripe would read them. */
-export function moneyOf(endpoint: string, fields: readonly FormField[]): DecimalMoney {
-  const amount = fieldValue(fields, "amount");
-  const currency = fieldValue(fields, "currency");
-  if (amount === undefined || !AMOUNT.test(amount)) {
-    throw new SpendUnsupportedError(
-      endpoint,
-      `has no usable amount (${amount ?? "none"})`,
-      "State a whole number above 0.",
-    );
-  }
-  try {
-    return fromStripeChargeAmount(BigInt(amount), currency ?? "");
-  } catch (cause) {
-    const why = cause instanceof Error ? cause.message : "";
-    const error = new SpendUnsupportedError(endpoint, "has an amount that Stripe would not charge", why);
-    error.cause = cause;
-    throw error;
-  }
 }
 
 /**

@@ -1,69 +1,73 @@
 import { SpendUnsupportedError } from "./errors.ts";
-import type { DecimalMoney } from "./money.ts";
-import { findStripeEndpoint, unsupported } from "./stripe-endpoints.ts";
-import { fieldValue, type FormField, moneyOf, parseForm } from "./stripe-request.ts";
+import { isHarmless } from "./stripe-edit.ts";
+import { findStripeEndpoint, type StripeEndpoint, unknownWrite } from "./stripe-endpoints.ts";
+import { type Plan, planOf } from "./stripe-plan.ts";
+import { fieldValue, type FormField, parseBody } from "./stripe-request.ts";
 
-/** What the guard does with one request. */
-export type StripeRoute =
-  | { readonly kind: "pass" }
-  | {
-      readonly kind: "two_step" | "one_call";
-      readonly endpoint: string;
-      readonly fields: readonly FormField[];
-      readonly money: DecimalMoney;
-    };
+/** A write, and what the guard does with it. */
+export interface Route {
+  readonly endpoint: StripeEndpoint;
+  readonly plan: Plan;
+  readonly path: string;
+  readonly query: string;
+  readonly fields: readonly FormField[];
+}
 
-const PAYMENT_INTENTS = "POST /v1/payment_intents";
-const CHARGES = "POST /v1/charges";
+/** Decides by method, path and parameters alone. Throws a SpendUnsupportedError on what must not be sent. */
+export function routeStripeRequest(
+  method: string,
+  target: string,
+  data: unknown,
+  allow: ReadonlySet<string> = new Set(),
+): Route {
+  const [path = "", ...queries] = target.split("?");
+  const endpoint = findStripeEndpoint(method, path);
+  if (endpoint === undefined) throw unknownWrite(method, path);
+  const query = queries.length === 0 ? "" : `?${queries.join("?")}`;
+  const plan: Plan = allow.has(endpoint.endpoint) ? { flow: "pass" } : planOf(endpoint);
+  if (plan.flow === "pass") return { endpoint, plan, path, query, fields: [] };
+  const fields = parametersOf(endpoint.endpoint, method, query, data);
+  if (isHarmless(endpoint.endpoint, fields)) return { endpoint, plan: { flow: "pass" }, path, query, fields };
+  if (plan.flow === "named") throw notAllowed(endpoint.endpoint);
+  checkFields(endpoint.endpoint, fields);
+  return { endpoint, plan, path, query, fields };
+}
 
-/** Decides by method, path and body alone. Throws a SpendUnsupportedError on what must not be sent. */
-export function routeStripeRequest(method: string, target: string, body: unknown): StripeRoute {
-  if (method === "GET" || method === "HEAD") return { kind: "pass" };
-  const [path = "", query] = target.split("?", 2);
-  const found = findStripeEndpoint(method, path);
-  if (found?.effect === "none") return { kind: "pass" };
-  if (found?.endpoint !== PAYMENT_INTENTS && found?.endpoint !== CHARGES) throw unsupported(found, method, path);
-  const { endpoint } = found;
-  if (query !== undefined || typeof body !== "string") {
-    throw new SpendUnsupportedError(endpoint, "has parameters outside its form body", "Send them in the body.");
+function parametersOf(endpoint: string, method: string, query: string, data: unknown): readonly FormField[] {
+  const body = data === null || data === undefined ? "" : data;
+  if (typeof body !== "string" || (query !== "" && (method !== "DELETE" || body !== ""))) {
+    throw new SpendUnsupportedError(endpoint, "has parameters outside its body", "Send them in the body.");
   }
-  const fields = parseForm(endpoint, body);
+  return parseBody(endpoint, query === "" ? body : query.slice(1));
+}
+
+function notAllowed(endpoint: string): SpendUnsupportedError {
+  return new SpendUnsupportedError(
+    endpoint,
+    "can redirect or trigger money and has no amount that could be held",
+    `If the application needs it, let it past the guard by name: holdfast.stripe(client, { allow: ["${endpoint}"] }).`,
+  );
+}
+
+/** Throws a SpendUnsupportedError on parameters that the guard could not make safe. */
+function checkFields(endpoint: string, fields: readonly FormField[]): void {
   if (fields.some(({ key }) => key === "metadata" || key === "metadata[holdfast_authorization]")) {
     throw new SpendUnsupportedError(
       endpoint,
       "sets metadata that the guard needs",
-      "Leave holdfast_authorization out.",
+      "Leave holdfast_authorization out, and clear metadata key by key.",
     );
   }
-  refuseManualCapture(endpoint, fields);
-  if (endpoint === PAYMENT_INTENTS) requireConfirm(endpoint, fieldValue(fields, "confirm"));
-  return {
-    kind: endpoint === PAYMENT_INTENTS ? "two_step" : "one_call",
-    endpoint,
-    fields,
-    money: moneyOf(endpoint, fields),
-  };
+  if (endpoint === "POST /v1/payment_links") requireLimit(endpoint, fields);
 }
 
-function requireConfirm(endpoint: string, confirm: string | undefined): void {
-  if (confirm === "true") return;
+/** A link without a limit can be paid any number of times, which no hold covers. */
+function requireLimit(endpoint: string, fields: readonly FormField[]): void {
+  const limit = fieldValue(fields, "restrictions[completed_sessions][limit]");
+  if (limit !== undefined && /^[1-9][0-9]*$/.test(limit)) return;
   throw new SpendUnsupportedError(
     endpoint,
-    "without confirm: true lets a browser charge later, which is not supported yet",
-    "Pass confirm: true with a payment_method, or create it with a client that is not guarded, on purpose.",
+    "without a limit can be paid any number of times",
+    "Set restrictions: { completed_sessions: { limit: … } }, and upTo to what all of them may bring in.",
   );
-}
-
-function refuseManualCapture(endpoint: string, fields: readonly FormField[]): void {
-  const capture = fieldValue(fields, "capture");
-  const manual = fields.some(
-    ({ key, value }) => (key === "capture_method" || key.endsWith("[capture_method]")) && value.startsWith("manual"),
-  );
-  if (manual || (capture !== undefined && capture !== "true")) {
-    throw new SpendUnsupportedError(
-      endpoint,
-      "separates authorization and capture, which is not supported yet",
-      "Leave capture and capture_method at their defaults.",
-    );
-  }
 }

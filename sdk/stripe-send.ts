@@ -16,7 +16,7 @@ export interface StripeTarget {
 }
 
 export interface StripeSend {
-  readonly method: "GET" | "POST";
+  readonly method: "GET" | "POST" | "DELETE";
   readonly path: string;
   /** Path template, for the span. */
   readonly endpoint: string;

@@ -3,22 +3,59 @@ import type { SpendOption } from "./context.ts";
 import { createStripeGuard, type GuardSettings, type StripeCallScope } from "./stripe-guard.ts";
 import type { StripeHttpClient } from "./stripe-http.ts";
 
-/** A method that also takes a spend among its request options. */
-type WithSpend<Method> = Method extends (params: infer Params, options?: infer Options) => infer Result
-  ? (params: Params, options: Options & { spend: SpendOption }) => Result
+/** What a guarded call takes besides Stripe's own request options. */
+export interface GuardedCallOptions {
+  /** Which spend the call is. Not needed for a write on an object that belongs to a spend already. */
+  readonly spend: SpendOption;
+  /**
+   * Ends the wait for a grant; nothing is sent then. A request that moves money is never cut: after the grant the
+   * caller is told at once, and the call is carried through and settled in the background.
+   */
+  readonly signal?: AbortSignal;
+}
+
+/** By these members a request options type is told from parameters. */
+interface StripeRequestOptions {
+  readonly apiKey?: string;
+  readonly idempotencyKey?: string;
+  readonly maxNetworkRetries?: number;
+  readonly stripeAccount?: string;
+}
+
+type AnyMethod = (...args: never[]) => unknown;
+
+// Both overloads of a method; of a method with one signature, that one twice.
+type WithSpend<Method> = Method extends { (...args: infer First): infer One; (...args: infer Second): infer Two }
+  ? WithOptions<First, One> & WithOptions<Second, Two>
   : never;
 
-/** A Stripe client whose charges are spends. Everything else is the client it was made from. */
-export type GuardedStripe = Stripe & {
-  readonly paymentIntents: { readonly create: WithSpend<Stripe["paymentIntents"]["create"]> };
-  readonly charges: { readonly create: WithSpend<Stripe["charges"]["create"]> };
-  rawRequest(
-    method: string,
-    path: string,
-    params: Record<string, unknown>,
-    options: Stripe.RawRequestOptions & { spend: SpendOption },
-  ): Promise<unknown>;
+type WithOptions<Args extends readonly unknown[], Result> =
+  Required<Args> extends readonly [...infer Head, infer Last]
+    ? Last extends StripeRequestOptions
+      ? (...args: [...Head, Last & GuardedCallOptions]) => Result
+      : unknown
+    : unknown;
+
+type GuardedMembers<Resource> = {
+  readonly [Name in keyof Resource]: Resource[Name] extends AnyMethod
+    ? WithSpend<Resource[Name]>
+    : Resource[Name] extends object
+      ? GuardedMembers<Resource[Name]>
+      : Resource[Name];
 };
+
+/** What `holdfast.stripe` needs of a Stripe client; every supported major version has it. */
+export interface StripeLike {
+  readonly paymentIntents: object;
+  readonly charges: object;
+  rawRequest(method: string, path: string, params?: Record<string, unknown>, options?: object): Promise<unknown>;
+}
+
+/**
+ * A Stripe client whose charges are spends. Everything else is the client it was made from; every method also takes
+ * `spend` and `signal` among its request options.
+ */
+export type GuardedStripe<Client extends StripeLike = Stripe> = Client & GuardedMembers<Client>;
 
 // The parts of a Stripe client that are stable over its major versions but not in its types.
 interface StripeInternals {
@@ -32,7 +69,7 @@ interface StripeInternals {
  * Makes a guarded view of a Stripe client: the same object with another HttpClient. The given client is not changed
  * and not copied, so its configuration, its events and its version stay what they are.
  */
-export function guardStripe(stripe: Stripe, settings: GuardSettings): GuardedStripe {
+export function guardStripe<Client extends StripeLike>(stripe: Client, settings: GuardSettings): GuardedStripe<Client> {
   const original = stripe as unknown as StripeInternals;
   const guard = createStripeGuard(settings, original.getApiField("httpClient"));
   const view = Object.create(stripe) as StripeInternals;
@@ -40,7 +77,7 @@ export function guardStripe(stripe: Stripe, settings: GuardSettings): GuardedStr
   override(view, "_enableTelemetry", false);
   override(view, "_api", { ...original._api, httpClient: guard.client });
   override(view, "_requestSender", derive(original._requestSender, view));
-  return wrapClient(view, (scope, fn) => guard.scope.run(scope, fn)) as GuardedStripe;
+  return wrapClient(view, (scope, fn) => guard.scope.run(scope, fn)) as GuardedStripe<Client>;
 }
 
 function override(target: object, name: PropertyKey, value: unknown): void {
@@ -116,8 +153,8 @@ function isNamespace(value: object, depth: number): boolean {
 
 function wrapMethod(wrapping: Wrapping, owner: object, method: AnyFunction): AnyFunction {
   return (...args) => {
-    const { spend, rest } = takeSpend(args);
-    const scope: StripeCallScope = { spend, refusals: new Map() };
+    const { spend, signal, rest } = takeSpend(args);
+    const scope: StripeCallScope = { spend, signal, refusals: new Map(), passedKeys: new Map() };
     return wrapResult(
       wrapping,
       scope,
@@ -126,15 +163,19 @@ function wrapMethod(wrapping: Wrapping, owner: object, method: AnyFunction): Any
   };
 }
 
-/** Takes the spend out of the request options: Stripe's client does not know it. */
-function takeSpend(args: readonly unknown[]): { spend: SpendOption | undefined; rest: readonly unknown[] } {
+/** Takes the spend and its signal out of the request options: Stripe's client does not know them. */
+function takeSpend(args: readonly unknown[]): {
+  spend: SpendOption | undefined;
+  signal: AbortSignal | undefined;
+  rest: readonly unknown[];
+} {
   const index = args.findLastIndex((arg) => typeof arg === "object" && arg !== null && Object.hasOwn(arg, "spend"));
-  if (index < 0) return { spend: undefined, rest: args };
-  const { spend, ...options } = args[index] as { spend: SpendOption };
+  if (index < 0) return { spend: undefined, signal: undefined, rest: args };
+  const { spend, signal, ...options } = args[index] as { spend: SpendOption; signal?: AbortSignal };
   const last = index === args.length - 1;
   // An empty options object would be taken for parameters by older versions.
   const kept = Object.keys(options).length === 0 && last && index > 0 ? [] : [options];
-  return { spend, rest: [...args.slice(0, index), ...kept, ...args.slice(index + 1)] };
+  return { spend, signal, rest: [...args.slice(0, index), ...kept, ...args.slice(index + 1)] };
 }
 
 function wrapResult(wrapping: Wrapping, scope: StripeCallScope, result: unknown): unknown {

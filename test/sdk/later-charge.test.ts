@@ -1,5 +1,5 @@
-import { AuthorizationState } from "@holdfast/api/holdfast/v1/spend_pb";
-import { createHoldfast } from "@holdfast/sdk";
+import { AuthorizationState, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
+import { createHoldfast, SpendAlreadyFailedError } from "@holdfast/sdk";
 import Stripe from "stripe";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { CHARGE, PAYMENT, rejection, SPEND, startWorld, type World } from "./setup.ts";
@@ -42,8 +42,13 @@ describe("a charge whose money moves later", () => {
     });
     const charge = () => holdfast.stripe(stripe).charges.create({ ...CHARGE }, { spend: SPEND });
     expect((await charge()).status).toBe("pending");
-    expect(world.plane.authorization().state).toBe(AuthorizationState.IN_DOUBT);
+    expect(world.plane.authorization()).toMatchObject({
+      state: AuthorizationState.HELD,
+      vendorReference: "py_1",
+      vendorState: "pending",
+    });
     expect((await charge()).status).toBe("pending");
+    expect(state.posts).toBe(1);
     state.status = "succeeded";
     expect((await charge()).status).toBe("succeeded");
     expect(world.plane.authorization()).toMatchObject({
@@ -54,7 +59,7 @@ describe("a charge whose money moves later", () => {
     await holdfast.close();
   });
 
-  it("stays in doubt when it failed, for the operator to settle", async () => {
+  it("gives its headroom back when it failed", async () => {
     const { state, stripe } = debitVendor();
     const holdfast = createHoldfast({
       baseUrl: "http://unused",
@@ -64,20 +69,23 @@ describe("a charge whose money moves later", () => {
     const charge = () => holdfast.stripe(stripe).charges.create({ ...CHARGE }, { spend: SPEND });
     await charge();
     state.status = "failed";
-    expect((await charge()).status).toBe("failed");
-    expect(world.plane.authorization().state).toBe(AuthorizationState.IN_DOUBT);
+    expect(await rejection(charge())).toBeInstanceOf(SpendAlreadyFailedError);
+    expect(world.plane.authorization()).toMatchObject({
+      state: AuthorizationState.VOIDED,
+      voidEvidence: VoidEvidence.TOMBSTONE,
+    });
     await holdfast.close();
   });
 });
 
 describe("a PaymentIntent that Stripe was too busy to create", () => {
-  it("is created by a later call under the same key, without asking for another generation", async () => {
+  it("is created by the next call, without being asked for another generation", async () => {
     world.simulator.fault({ mode: "rate_limit_429", match: { path: /payment_intents$/ }, times: 100 });
     const pay = (options = {}) => world.stripe(options).paymentIntents.create({ ...PAYMENT }, { spend: SPEND });
     expect(await rejection(pay({ vendorDeadlineMs: 500 }))).toBeInstanceOf(Stripe.errors.StripeRateLimitError);
     world.simulator.clearFaults();
     expect((await pay()).status).toBe("succeeded");
-    expect(world.plane.authorization()).toMatchObject({ state: AuthorizationState.COMMITTED, generation: 1 });
+    expect(world.plane.authorization().state).toBe(AuthorizationState.COMMITTED);
     expect(world.charges()).toBe(1);
   });
 });

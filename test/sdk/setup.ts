@@ -1,4 +1,4 @@
-import { createHoldfast, type Holdfast, type HoldfastOptions, type OnDecline } from "@holdfast/sdk";
+import { createHoldfast, type GuardedStripe, type Holdfast, type HoldfastOptions, type OnDecline } from "@holdfast/sdk";
 import type { Transport } from "@connectrpc/connect";
 import Stripe from "stripe";
 import type { StripeHttpClient } from "../../sdk/stripe-http.ts";
@@ -26,7 +26,7 @@ export interface World {
   /** Of a vendor that cannot be connected to. */
   readonly unreachable: Stripe;
   holdfast(options?: Partial<HoldfastOptions>): Holdfast;
-  stripe(options?: Partial<HoldfastOptions> & { onDecline?: OnDecline }): ReturnType<Holdfast["stripe"]>;
+  stripe(options?: Partial<HoldfastOptions> & { onDecline?: OnDecline }): GuardedStripe;
   /** Method, path and key of every POST that reached the vendor. */
   posts(): string[];
   charges(): number;

@@ -1,0 +1,314 @@
+import { createHash } from "node:crypto";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { durationFromMs, durationMs, timestampFromMs, timestampMs } from "@bufbuild/protobuf/wkt";
+import { Code, ConnectError } from "@connectrpc/connect";
+import { ErrorInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
+import type {
+  AuthorizeSpendRequest,
+  AuthorizeSpendResponseSchema,
+  BindVendorReferenceRequest,
+  CommitSpendRequest,
+  GetAuthorizationRequest,
+  IncreaseHoldRequest,
+  ReportUnknownRequest,
+  VoidSpendRequest,
+} from "@holdfast/api/holdfast/v1/spend_control_service_pb";
+import {
+  type Authorization,
+  AuthorizationSchema,
+  AuthorizationState,
+  DenialRule,
+  Disposition,
+  type LeaseFence,
+  Settlement,
+  VoidEvidence,
+} from "@holdfast/api/holdfast/v1/spend_pb";
+
+type AuthorizeAnswer = MessageInitShape<typeof AuthorizeSpendResponseSchema>;
+
+interface Entry {
+  readonly authorization: Authorization;
+  readonly resendSafeForMs: number;
+  attemptId: string;
+  fingerprint: string;
+  toldSent: boolean;
+}
+
+export interface FakeSpendSettings {
+  readonly now: () => number;
+  readonly holdsLease: (fence: LeaseFence) => boolean;
+  readonly capMajor: () => number;
+}
+
+/** An error as the server makes it. */
+export function failure(code: Code, reason: string, metadata: Record<string, string> = {}): ConnectError {
+  return new ConnectError(reason, code, undefined, [
+    { desc: ErrorInfoSchema, value: { reason, domain: "holdfast", metadata } },
+  ]);
+}
+
+function precondition(reason: string, metadata: Record<string, string> = {}): ConnectError {
+  return failure(Code.FailedPrecondition, reason, metadata);
+}
+
+function hash(text: string): string {
+  return createHash("sha256").update(text).digest("hex").slice(0, 32);
+}
+
+function isOpen({ state }: Authorization): boolean {
+  return state === AuthorizationState.HELD || state === AuthorizationState.IN_DOUBT;
+}
+
+const RESTARTS: ReadonlySet<VoidEvidence> = new Set([
+  VoidEvidence.NEVER_SENT,
+  VoidEvidence.NEVER_BOUND,
+  VoidEvidence.NOT_EXECUTED,
+]);
+
+/** The rules about spends in memory, for one vault key, written apart from the server. */
+export class FakeSpends {
+  readonly #generations = new Map<string, Entry[]>();
+  readonly #settings: FakeSpendSettings;
+
+  constructor(settings: FakeSpendSettings) {
+    this.#settings = settings;
+  }
+
+  all(): Authorization[] {
+    return [...this.#generations.values()].flatMap((entries) => entries.map(({ authorization }) => authorization));
+  }
+
+  last(index: number): Authorization {
+    const entry = [...this.#generations.values()][index]?.at(-1);
+    if (entry === undefined) throw new Error(`no spend ${index}`);
+    return entry.authorization;
+  }
+
+  authorize(request: AuthorizeSpendRequest): AuthorizeAnswer {
+    const { spend } = request;
+    if (spend?.amount === undefined) throw failure(Code.InvalidArgument, "INVALID_FIELD", { field: "spend" });
+    const text = `${spend.customerId}:${spend.billingPeriod}:${spend.purpose}`;
+    const entries = this.#generations.get(text) ?? [];
+    const entry = entries.at(-1);
+    const answer = entry === undefined ? undefined : this.#repeat(request, entry);
+    if (answer !== undefined) return answer;
+    if (request.leaseFence !== undefined && !this.#settings.holdsLease(request.leaseFence)) {
+      return {
+        disposition: Disposition.DENIED,
+        denial: { rule: DenialRule.FENCING_TOKEN, message: "The billing lease is not held." },
+      };
+    }
+    if (Number(spend.amount.amount) > this.#settings.capMajor()) {
+      return { disposition: Disposition.DENIED, denial: this.#denial(spend.amount) };
+    }
+    const generation = entries.length + 1;
+    const granted: Entry = {
+      authorization: create(AuthorizationSchema, {
+        name: `authorizations/${hash(text)}-${generation}`,
+        spend,
+        state: AuthorizationState.HELD,
+        generation,
+        idempotencyKey: generation === 1 ? hash(text) : hash(`${text}\ng${generation}`),
+        vendor: request.vendor,
+        vendorAccount: request.vendorAccount,
+        endpoint: request.endpoint,
+        settlement: request.settlement,
+        direction: request.direction,
+        refundOf: request.refundOf,
+        heldAmount: spend.amount,
+        grantTime: timestampFromMs(this.#settings.now()),
+      }),
+      attemptId: request.attemptId,
+      fingerprint: request.bodyFingerprint,
+      resendSafeForMs: request.resendSafeFor === undefined ? 0 : durationMs(request.resendSafeFor),
+      toldSent: false,
+    };
+    this.#generations.set(text, [...entries, granted]);
+    return this.#grant(request, granted, false);
+  }
+
+  commit(request: CommitSpendRequest): Authorization {
+    const { authorization } = this.#find(request.authorization);
+    if (authorization.state === AuthorizationState.VOIDED) throw precondition("ALREADY_VOIDED");
+    if (authorization.state === AuthorizationState.COMMITTED) {
+      if (authorization.vendorReference !== request.vendorReference) throw precondition("COMMIT_CONTRADICTS");
+      return authorization;
+    }
+    authorization.state = AuthorizationState.COMMITTED;
+    authorization.vendorReference = request.vendorReference;
+    authorization.vendorState = "";
+    if (request.amount !== undefined) authorization.committedAmount = request.amount;
+    return authorization;
+  }
+
+  void(request: VoidSpendRequest): Authorization {
+    const entry = this.#find(request.authorization);
+    const { authorization } = entry;
+    if (authorization.state === AuthorizationState.VOIDED) return authorization;
+    if (authorization.state === AuthorizationState.COMMITTED) throw precondition("ALREADY_COMMITTED");
+    const tombstone = request.evidence === VoidEvidence.TOMBSTONE;
+    if (!tombstone && entry.attemptId !== request.attemptId) throw precondition("ATTEMPT_SUPERSEDED");
+    if (!this.#proves(request, entry)) {
+      authorization.state = AuthorizationState.IN_DOUBT;
+      throw precondition("EVIDENCE_INSUFFICIENT");
+    }
+    authorization.state = AuthorizationState.VOIDED;
+    authorization.voidEvidence = request.evidence;
+    authorization.vendorState = "";
+    return authorization;
+  }
+
+  #proves(
+    { evidence, vendorStatus: status, vendorReplayed, vendorReference }: VoidSpendRequest,
+    entry: Entry,
+  ): boolean {
+    const { authorization, toldSent } = entry;
+    if (authorization.vendorReference !== "") {
+      return evidence === VoidEvidence.TOMBSTONE && vendorReference === authorization.vendorReference;
+    }
+    switch (evidence) {
+      case VoidEvidence.NEVER_SENT:
+        return !toldSent;
+      case VoidEvidence.NOT_EXECUTED:
+        return !toldSent && [401, 403, 429].includes(status);
+      case VoidEvidence.VENDOR_REFUSED:
+        if (status === 402 || (status === 400 && vendorReplayed)) return true;
+        return !toldSent && status >= 400 && status < 500 && ![408, 409, 424].includes(status);
+      default:
+        return false;
+    }
+  }
+
+  reportUnknown(request: ReportUnknownRequest): Authorization {
+    const entry = this.#find(request.authorization);
+    if (entry.attemptId !== request.attemptId) throw precondition("ATTEMPT_SUPERSEDED");
+    entry.toldSent = true;
+    if (entry.authorization.state === AuthorizationState.HELD) {
+      entry.authorization.state = AuthorizationState.IN_DOUBT;
+      entry.authorization.vendorState = "";
+    }
+    return entry.authorization;
+  }
+
+  bind(request: BindVendorReferenceRequest): Authorization {
+    const { authorization, attemptId } = this.#find(request.authorization);
+    if (!isOpen(authorization)) throw precondition("STATE_NOT_ALLOWED");
+    if (authorization.settlement !== Settlement.TWO_STEP && request.vendorState === "") {
+      throw precondition("STATE_NOT_ALLOWED");
+    }
+    if (authorization.vendorReference !== "" && authorization.vendorReference !== request.vendorReference) {
+      throw precondition("ALREADY_BOUND", { vendor_reference: authorization.vendorReference });
+    }
+    if (attemptId !== request.attemptId) throw precondition("ATTEMPT_SUPERSEDED");
+    authorization.vendorReference = request.vendorReference;
+    authorization.vendorState = request.vendorState;
+    if (request.vendorState !== "") authorization.state = AuthorizationState.HELD;
+    return authorization;
+  }
+
+  increaseHold(request: IncreaseHoldRequest) {
+    const { authorization } = this.#find(request.authorization);
+    if (!isOpen(authorization)) throw precondition("STATE_NOT_ALLOWED");
+    const { amount } = request;
+    const { heldAmount } = authorization;
+    if (amount === undefined || amount.currency !== heldAmount?.currency) {
+      throw precondition("SPEND_MISMATCH", { fields: "amount.currency" });
+    }
+    if (Number(amount.amount) > this.#settings.capMajor()) {
+      return { disposition: Disposition.DENIED, authorization, denial: this.#denial(amount) };
+    }
+    if (Number(amount.amount) > Number(heldAmount.amount)) authorization.heldAmount = amount;
+    return { disposition: Disposition.GRANTED, authorization };
+  }
+
+  get({ lookup }: GetAuthorizationRequest): Authorization {
+    if (lookup.case === "name") return this.#find(lookup.value).authorization;
+    const wanted = lookup.value;
+    const found = this.all().find(
+      ({ vendorReference, vendorAccount }) =>
+        vendorReference === wanted?.vendorReference && vendorAccount === wanted.vendorAccount,
+    );
+    if (found === undefined) throw failure(Code.NotFound, "NOT_FOUND");
+    return found;
+  }
+
+  #find(name: string): Entry {
+    for (const entries of this.#generations.values()) {
+      const entry = entries.find(({ authorization }) => authorization.name === name);
+      if (entry !== undefined) return entry;
+    }
+    throw failure(Code.NotFound, "NOT_FOUND");
+  }
+
+  #denial(amount: { currency: string; amount: string }) {
+    const capMajor = this.#settings.capMajor();
+    const money = (value: number) => ({ currency: amount.currency, amount: String(value) });
+    return {
+      rule: DenialRule.CAP_HEADROOM,
+      message: "The cap has too little headroom.",
+      cap: "caps/daily",
+      limit: money(capMajor),
+      committed: money(0),
+      held: money(0),
+      headroom: money(capMajor),
+      shortBy: money(Number(amount.amount) - capMajor),
+      window: "2026-11-30",
+      windowEndTime: timestampFromMs(1_796_083_200_000),
+    };
+  }
+
+  #grant(request: AuthorizeSpendRequest, entry: Entry, mayHaveBeenSent: boolean): AuthorizeAnswer {
+    const { authorization } = entry;
+    authorization.state = AuthorizationState.HELD;
+    authorization.vendorState = "";
+    entry.attemptId = request.attemptId;
+    if (mayHaveBeenSent) entry.toldSent = true;
+    const holdMs = request.holdDuration === undefined ? 600_000 : durationMs(request.holdDuration);
+    authorization.holdExpireTime = timestampFromMs(this.#settings.now() + holdMs);
+    return { disposition: Disposition.GRANTED, authorization, mayHaveBeenSent };
+  }
+
+  #repeat(request: AuthorizeSpendRequest, entry: Entry): AuthorizeAnswer | undefined {
+    const { authorization } = entry;
+    const { generation } = authorization;
+    const differs = authorization.spend?.amount?.amount !== request.spend?.amount?.amount;
+    if (authorization.state === AuthorizationState.COMMITTED) {
+      const differingFields = differs ? ["spend.amount"] : [];
+      return { disposition: Disposition.ALREADY_COMMITTED, authorization, differingFields };
+    }
+    if (authorization.state === AuthorizationState.VOIDED) {
+      if (RESTARTS.has(authorization.voidEvidence) || request.retryAfterGeneration === generation) return undefined;
+      return { disposition: Disposition.ALREADY_FAILED, authorization, failedGeneration: generation };
+    }
+    if (differs) throw precondition("SPEND_MISMATCH", { fields: "spend.amount" });
+    const { vendorReference, vendorState } = authorization;
+    const known = vendorState !== "" || authorization.state === AuthorizationState.IN_DOUBT;
+    if (known && vendorReference !== "" && request.continueVendorReference === vendorReference) {
+      return this.#grant(request, entry, true);
+    }
+    const expires = authorization.holdExpireTime === undefined ? 0 : timestampMs(authorization.holdExpireTime);
+    const running = expires > this.#settings.now() || vendorState !== "";
+    if (authorization.state === AuthorizationState.HELD && running) {
+      if (vendorState === "" && entry.attemptId === request.attemptId) {
+        return { disposition: Disposition.GRANTED, authorization, mayHaveBeenSent: true };
+      }
+      return { disposition: Disposition.IN_PROGRESS, authorization, retryAfter: durationFromMs(10) };
+    }
+    return this.#takeOver(request, entry);
+  }
+
+  #takeOver(request: AuthorizeSpendRequest, entry: Entry): AuthorizeAnswer {
+    const { authorization } = entry;
+    if (authorization.settlement === Settlement.TWO_STEP) return this.#grant(request, entry, true);
+    const grantedAt = authorization.grantTime === undefined ? 0 : timestampMs(authorization.grantTime);
+    const safe =
+      authorization.settlement === Settlement.RESEND_SAFE &&
+      authorization.vendorReference === "" &&
+      this.#settings.now() - grantedAt < entry.resendSafeForMs;
+    if (!safe) return { disposition: Disposition.IN_DOUBT, authorization };
+    if (entry.fingerprint !== request.bodyFingerprint) {
+      return { disposition: Disposition.IN_DOUBT, authorization, differingFields: ["body_fingerprint"] };
+    }
+    return this.#grant(request, entry, true);
+  }
+}
