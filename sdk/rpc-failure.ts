@@ -2,6 +2,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import { ErrorInfoSchema, RetryInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
 import type { RequestError } from "@holdfast/api/holdfast/v1/spend_pb";
 import type { Duration } from "@bufbuild/protobuf/wkt";
+import { tlsFailure } from "./tls.ts";
 
 /** A failed RPC, or a failed request inside a batch, in one shape. */
 export class RpcFailure extends Error {
@@ -39,7 +40,7 @@ export function durationToMs(duration: Duration): number {
 /** Translates whatever a transport threw. */
 export function toRpcFailure(error: unknown): RpcFailure {
   if (error instanceof RpcFailure) return error;
-  const connectError = ConnectError.from(error);
+  const connectError = (error instanceof Error ? tlsFailure(error.cause) : undefined) ?? ConnectError.from(error);
   const info = connectError.findDetails(ErrorInfoSchema)[0];
   const retryDelay = connectError.findDetails(RetryInfoSchema)[0]?.retryDelay;
   return new RpcFailure({
