@@ -3,7 +3,7 @@ import type { Charge, PaymentIntent } from "./objects.ts";
 
 /** What the card network will say. */
 export type CardOutcome =
-  | { readonly kind: "approved" | "authentication" | "processing" }
+  | { readonly kind: "approved" | "authentication" | "processing" | "microdeposits" }
   | { readonly kind: "declined"; readonly code: string; readonly declineCode: string; readonly message: string };
 
 export type Decline = Extract<CardOutcome, { kind: "declined" }>;
@@ -39,6 +39,7 @@ const outcomes: readonly (readonly [RegExp, CardOutcome])[] = [
   ],
   [/chargeDeclined|chargeCustomerFail/i, declined],
   [/authenticationRequired/i, { kind: "authentication" }],
+  [/microdeposit/i, { kind: "microdeposits" }],
   [/processing/i, { kind: "processing" }],
 ];
 

@@ -1,7 +1,10 @@
 import { type CardOutcome, authenticationDecline, cardOutcome, cardRefusal, forcedDecline } from "./cards.ts";
 import { type StripeRefusal, invalidRequest, noSuchObject } from "./errors.ts";
 import { emit } from "./events.ts";
+import { makeDispute } from "./disputes.ts";
+import { makeFee } from "./fees.ts";
 import { equalsParam, listPage } from "./lists.ts";
+import { recordMovement } from "./movements.ts";
 import type { Charge, Metadata } from "./objects.ts";
 import { amountParam, currencyParam, flagParam, mergedMetadata, requiredParam, textParam } from "./params.ts";
 import { type Context, type Endpoint, newId } from "./state.ts";
@@ -17,6 +20,10 @@ export interface ChargeOrder {
   readonly paymentMethod: string | null;
   readonly transferGroup: string | null;
   readonly isCaptured: boolean;
+  /** What a platform keeps of it. */
+  readonly applicationFee?: number | null | undefined;
+  /** The invoice, session or link that it pays, and what the ledger shall know of it. */
+  readonly cause?: { readonly id: string; readonly metadata: Metadata } | undefined;
 }
 
 /** POST /v1/charges. The outcome is chosen by the source, else by the customer's id. */
@@ -34,6 +41,7 @@ export const createCharge: Endpoint = (context) => {
     paymentMethod: source ?? defaultPaymentMethod(context, customer),
     transferGroup: textParam(params, "transfer_group") ?? null,
     isCaptured: flagParam(params, "capture") ?? true,
+    applicationFee: amountParam(params, "application_fee_amount"),
   };
   if (source === null && customer === null) {
     throw invalidRequest("Must provide source or customer.", { code: "parameter_missing" });
@@ -68,12 +76,15 @@ export function makeCharge(context: Context, order: ChargeOrder, outcome: CardOu
     amount: order.amount,
     amount_captured: 0,
     amount_refunded: 0,
+    application_fee: null,
+    application_fee_amount: order.applicationFee ?? null,
     balance_transaction: null,
     captured: false,
     created: context.clock.seconds(),
     currency: order.currency,
     customer: order.customer,
     description: order.description,
+    dispute: null,
     disputed: false,
     failure_code: isDeclined ? outcome.code : null,
     failure_message: isDeclined ? outcome.message : null,
@@ -90,30 +101,36 @@ export function makeCharge(context: Context, order: ChargeOrder, outcome: CardOu
     transfer_group: order.transferGroup,
   };
   context.account.charges.set(charge.id, charge);
-  if (isApproved && order.isCaptured) moveMoney(context, charge, charge.amount);
+  if (isApproved && order.isCaptured) moveMoney(context, charge, charge.amount, "charge", order.cause);
   emit(context, `charge.${charge.status}`, charge);
   return charge;
 }
 
 /** Takes the money of an approved charge and writes the movement down before anybody is told. */
-export function moveMoney(context: Context, charge: Charge, amount: number): void {
+export function moveMoney(
+  context: Context,
+  charge: Charge,
+  amount: number,
+  kind: "charge" | "capture" = "charge",
+  cause?: ChargeOrder["cause"],
+): void {
   charge.captured = true;
   charge.paid = true;
   charge.status = "succeeded";
-  charge.amount_captured = amount;
+  charge.amount_captured += amount;
   charge.balance_transaction = newId("txn");
-  context.ledger.append({
-    at: context.clock.now(),
-    kind: "charge",
+  recordMovement(context, {
+    kind,
     id: charge.id,
-    ...(charge.payment_intent === null ? {} : { payment_intent: charge.payment_intent }),
+    payment_intent: charge.payment_intent,
+    ...(cause === undefined ? {} : { cause: cause.id }),
     amount,
     currency: charge.currency,
     customer: charge.customer,
-    account: context.account.id,
-    idempotency_key: context.origin?.idempotency_key ?? null,
-    metadata: charge.metadata,
+    metadata: { ...cause?.metadata, ...charge.metadata },
   });
+  if (charge.application_fee_amount !== null && charge.application_fee === null) makeFee(context, charge);
+  if (/createDispute/i.test(charge.payment_method ?? "")) makeDispute(context, charge);
 }
 
 /** POST /v1/charges/{id}/capture: an amount below the authorized one gives the rest back. */
@@ -130,7 +147,7 @@ export const captureCharge: Endpoint = (context) => {
       if (amount !== undefined && amount > charge.amount) {
         throw invalidRequest("You cannot capture more than the authorized amount.", { param: "amount" });
       }
-      moveMoney(context, charge, amount ?? charge.amount);
+      moveMoney(context, charge, amount ?? charge.amount, "capture");
       emit(context, "charge.captured", charge);
       return charge;
     },

@@ -3,7 +3,8 @@ import { StripeRefusal } from "./errors.ts";
 import { parseFaultSpec } from "./fault-spec.ts";
 import type { Fault } from "./faults.ts";
 import { readMovements } from "./movements.ts";
-import { confirmFromBrowser, settleProcessing } from "./payment-intent-confirm.ts";
+import { settleProcessing } from "./payment-intent-bank.ts";
+import { confirmFromBrowser } from "./payment-intent-confirm.ts";
 import { type Reply, jsonReply, refusalReply } from "./reply.ts";
 import { readBody } from "./server.ts";
 import { type World, defaultAccount } from "./world.ts";
@@ -74,8 +75,8 @@ async function perform(
 
 function moveClock(world: World, body: Json): { now: number } {
   const { advanceMs, setTime } = body;
-  if (typeof advanceMs === "number") world.clock.advance(advanceMs);
-  else if (typeof setTime === "number") world.clock.setTime(setTime);
+  if (typeof advanceMs === "number") world.moveClockTo(world.clock.now() + advanceMs);
+  else if (typeof setTime === "number") world.moveClockTo(setTime);
   else throw new Error("Give advanceMs or setTime, a number of milliseconds.");
   return { now: world.clock.now() };
 }

@@ -3,7 +3,7 @@ import { emit } from "./events.ts";
 import type { Params } from "./form.ts";
 import { equalsParam, listPage } from "./lists.ts";
 import type { Customer } from "./objects.ts";
-import { mergedMetadata, textParam } from "./params.ts";
+import { integerParam, mergedMetadata, textParam } from "./params.ts";
 import { type Context, type Endpoint, newId } from "./state.ts";
 
 export const createCustomer: Endpoint = (context) => {
@@ -15,6 +15,7 @@ export const createCustomer: Endpoint = (context) => {
         id: newId("cus"),
         object: "customer",
         created: context.clock.seconds(),
+        balance: 0,
         default_source: null,
         description: null,
         email: null,
@@ -38,6 +39,7 @@ export const updateCustomer: Endpoint = (context) => {
   return {
     lock: customer.id,
     run: () => {
+      customer.balance = integerParam(context.params, "balance") ?? customer.balance;
       Object.assign(customer, changes, { metadata });
       emit(context, "customer.updated", customer);
       return customer;

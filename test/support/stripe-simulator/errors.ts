@@ -33,6 +33,13 @@ export function invalidRequest(message: string, detail: { code?: string; param?:
   );
 }
 
+export function unknownUrl(method: string, path: string): StripeRefusal {
+  return new StripeRefusal(404, {
+    type: "invalid_request_error",
+    message: `Unrecognized request URL (${method}: ${path}).`,
+  });
+}
+
 /** An object named in the path does not exist: 404. */
 export function noSuchObject(kind: string, id: string): StripeRefusal {
   return new StripeRefusal(404, {

@@ -26,6 +26,28 @@ export function parseForm(text: string): Params {
   return listsOf(root) as Params;
 }
 
+/** Reads the JSON body of a v2 request into the same shape: numbers and flags as text, null as the empty text. */
+export function parseJson(text: string): Params {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    throw invalidRequest("Invalid request body: not JSON.");
+  }
+  if (typeof value !== "object" || value === null || Array.isArray(value)) {
+    throw invalidRequest("Invalid request body: not a JSON object.");
+  }
+  return ofJson(value) as Params;
+}
+
+function ofJson(value: unknown): Param {
+  if (Array.isArray(value)) return value.map(ofJson);
+  if (typeof value !== "object" || value === null) return value === null ? "" : String(value);
+  const params = group();
+  for (const [name, inner] of Object.entries(value)) params[name] = ofJson(inner);
+  return params;
+}
+
 /** A text that is equal for equal parameters, whatever order they were sent in. */
 export function canonicalParams(value: Param): string {
   if (typeof value === "string") return JSON.stringify(value);

@@ -4,6 +4,8 @@ import { canonicalParams } from "./form.ts";
 import type { Reply } from "./reply.ts";
 import type { ReceivedRequest } from "./request-log.ts";
 
+const retentionV2Ms = 30 * 24 * 60 * 60 * 1000;
+
 interface KeyUse {
   readonly firstUsedAtMs: number;
   readonly endpoint: string;
@@ -23,6 +25,9 @@ export interface Replay {
  * Stripe v1's idempotency: per account and key, the answer of the first request whose execution began is saved,
  * whatever it was, and repeated until the key is at least `retentionMs` old. After that the key is unknown again, and
  * the next request under it is a new charge.
+ *
+ * In v2 a key lasts 30 days, only success is saved (a failed request is executed again), and what is repeated is the
+ * object as it is by then.
  */
 export class IdempotencyKeys {
   readonly #clock: SimulatorClock;
@@ -52,7 +57,8 @@ export class IdempotencyKeys {
       );
     }
     if (use.reply === null) throw keyInUse(key);
-    return { reply: use.reply, originalRequest: use.requestId };
+    const reply = isV2(request) ? (use.reply.current?.() ?? use.reply) : use.reply;
+    return { reply, originalRequest: use.requestId };
   }
 
   /** Marks the key as executing; the returned function saves the answer. */
@@ -66,7 +72,8 @@ export class IdempotencyKeys {
     };
     this.#uses.set(scopeOf(request), use);
     return (reply) => {
-      use.reply = reply;
+      if (isV2(request) && reply.status >= 400) this.#uses.delete(scopeOf(request));
+      else use.reply = reply;
     };
   }
 
@@ -75,7 +82,8 @@ export class IdempotencyKeys {
     const use = this.#uses.get(scope);
     if (use === undefined) return undefined;
     // A request that still executes keeps its key: Stripe forgets answers, not work in progress.
-    if (use.reply === null || this.#clock.now() - use.firstUsedAtMs < this.#retentionMs) return use;
+    const retentionMs = isV2(request) ? retentionV2Ms : this.#retentionMs;
+    if (use.reply === null || this.#clock.now() - use.firstUsedAtMs < retentionMs) return use;
     this.#uses.delete(scope);
     return undefined;
   }
@@ -83,6 +91,10 @@ export class IdempotencyKeys {
 
 function scopeOf(request: ReceivedRequest): string {
   return `${request.account ?? ""} ${request.key ?? ""}`;
+}
+
+function isV2(request: ReceivedRequest): boolean {
+  return request.path.startsWith("/v2/");
 }
 
 function endpointOf(request: ReceivedRequest): string {

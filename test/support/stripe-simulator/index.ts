@@ -8,7 +8,8 @@ import type { FaultSpec } from "./fault-spec.ts";
 import type { Fault } from "./faults.ts";
 import { type Movement, readMovements } from "./movements.ts";
 import type { PaymentIntent } from "./objects.ts";
-import { confirmFromBrowser, settleProcessing } from "./payment-intent-confirm.ts";
+import { settleProcessing } from "./payment-intent-bank.ts";
+import { confirmFromBrowser } from "./payment-intent-confirm.ts";
 import type { ReceivedRequest } from "./request-log.ts";
 import { serveStripe } from "./server.ts";
 import { World, type WorldOptions, defaultAccount } from "./world.ts";
@@ -83,8 +84,8 @@ function controls(world: World): Omit<StripeSimulator, "host" | "port" | "url" |
     requests: () => world.log.all(),
     fault: (spec) => world.faults.set(spec),
     clearFaults: () => world.faults.clear(),
-    advance: (ms) => world.clock.advance(ms),
-    setTime: (epochMs) => world.clock.setTime(epochMs),
+    advance: (ms) => world.moveClockTo(world.clock.now() + ms),
+    setTime: (epochMs) => world.moveClockTo(epochMs),
     now: () => world.clock.now(),
     confirmFromBrowser: (id, { account = defaultAccount, paymentMethod } = {}) => {
       const context = world.contextOf(account, id, { id: null, idempotency_key: null });

@@ -8,12 +8,15 @@ export interface Charge {
   amount: number;
   amount_captured: number;
   amount_refunded: number;
+  application_fee: string | null;
+  application_fee_amount: number | null;
   balance_transaction: string | null;
   captured: boolean;
   created: number;
   currency: string;
   customer: string | null;
   description: string | null;
+  dispute: string | null;
   disputed: boolean;
   failure_code: string | null;
   failure_message: string | null;
@@ -43,6 +46,7 @@ export interface PaymentIntent {
   amount: number;
   amount_capturable: number;
   amount_received: number;
+  application_fee_amount: number | null;
   canceled_at: number | null;
   cancellation_reason: string | null;
   capture_method: "automatic" | "automatic_async" | "manual";
@@ -56,7 +60,10 @@ export interface PaymentIntent {
   latest_charge: string | null;
   livemode: false;
   metadata: Metadata;
-  next_action: { type: "use_stripe_sdk"; use_stripe_sdk: object } | null;
+  next_action:
+    | { type: "use_stripe_sdk"; use_stripe_sdk: object }
+    | { type: "verify_with_microdeposits"; verify_with_microdeposits: object }
+    | null;
   payment_method: string | null;
   payment_method_types: string[];
   status: PaymentIntentStatus;
@@ -68,6 +75,7 @@ export interface Customer {
   object: "customer";
   created: number;
   default_source: string | null;
+  balance: number;
   description: string | null;
   email: string | null;
   invoice_settings: { default_payment_method: string | null };
@@ -86,7 +94,8 @@ export interface Refund {
   metadata: Metadata;
   payment_intent: string | null;
   reason: string | null;
-  status: "succeeded";
+  status: "pending" | "requires_action" | "succeeded" | "failed" | "canceled";
+  failure_reason?: string;
 }
 
 export interface StripeEvent {

@@ -85,3 +85,31 @@ export function mergedMetadata(params: Params, present: Readonly<Record<string, 
   }
   return merged;
 }
+
+/** A nested group such as `invoice_settings[...]`; empty when it is missing. */
+export function groupParam(params: Params, name: string): Params {
+  const value = params[name];
+  if (value === undefined || value === "") return {};
+  if (typeof value === "string" || Array.isArray(value)) throw invalidRequest("Invalid object", { param: name });
+  return value;
+}
+
+/** A list of groups such as `items[0][price]`; empty when it is missing. */
+export function groupsParam(params: Params, name: string): Params[] {
+  const value = params[name];
+  if (value === undefined || value === "") return [];
+  if (!Array.isArray(value)) throw invalidRequest("Invalid array", { param: name });
+  return value.map((item, index) => {
+    if (typeof item === "string" || Array.isArray(item)) {
+      throw invalidRequest("Invalid object", { param: `${name}[${index}]` });
+    }
+    return item;
+  });
+}
+
+/** An amount in minor units that may be negative, but not zero: a credit or a debit. */
+export function signedAmountParam(params: Params, name: string): number | undefined {
+  const value = integerParam(params, name);
+  if (value === 0) throw invalidRequest("This value must not be 0.", { param: name });
+  return value;
+}

@@ -1,5 +1,5 @@
 import { type CardOutcome, type Decline, authenticationDecline, cardRefusal } from "./cards.ts";
-import { type ChargeOrder, decideOutcome, makeCharge, moveMoney } from "./charges.ts";
+import { type ChargeOrder, decideOutcome, makeCharge } from "./charges.ts";
 import { invalidRequest, noSuchObject, unexpectedState } from "./errors.ts";
 import { emit } from "./events.ts";
 import type { Params } from "./form.ts";
@@ -11,12 +11,15 @@ export interface ConfirmOptions {
   readonly paymentMethod: string | undefined;
   /** The customer is not there: a card that wants them is declined instead of asking. */
   readonly isOffSession: boolean;
+  /** Confirms less or more than the intent's amount. */
+  readonly amount?: number | undefined;
 }
 
 export function confirmOptions(params: Params): ConfirmOptions {
   return {
     paymentMethod: textParam(params, "payment_method") ?? textParam(params, "source"),
     isOffSession: textParam(params, "off_session") === "true" || flagParam(params, "error_on_requires_action") === true,
+    amount: amountParam(params, "amount_to_confirm"),
   };
 }
 
@@ -31,6 +34,7 @@ export const confirmPaymentIntent: Endpoint = (context) => {
 export function confirmIntent(context: Context, intent: PaymentIntent, options: ConfirmOptions): PaymentIntent {
   refuseUnlessConfirmable(intent, options);
   intent.payment_method = options.paymentMethod ?? intent.payment_method;
+  intent.amount = options.amount ?? intent.amount;
   intent.last_payment_error = null;
   intent.next_action = null;
   const outcome = outcomeOf(context, intent, options);
@@ -40,13 +44,20 @@ export function confirmIntent(context: Context, intent: PaymentIntent, options: 
     emit(context, "payment_intent.requires_action", intent);
     return intent;
   }
+  if (outcome.kind === "microdeposits") {
+    intent.status = "requires_action";
+    intent.next_action = {
+      type: "verify_with_microdeposits",
+      verify_with_microdeposits: { microdeposit_type: "amounts", hosted_verification_url: "https://example.invalid" },
+    };
+    emit(context, "payment_intent.requires_action", intent);
+    return intent;
+  }
+  if (outcome.kind === "processing") return startProcessing(context, intent);
   const charge = makeCharge(context, orderOf(intent), outcome);
   intent.latest_charge = charge.id;
   if (outcome.kind === "declined") throw refuseCard(context, intent, charge, outcome);
-  if (outcome.kind === "processing") {
-    intent.status = "processing";
-    emit(context, "payment_intent.processing", intent);
-  } else if (intent.capture_method === "manual") {
+  if (intent.capture_method === "manual") {
     intent.status = "requires_capture";
     intent.amount_capturable = intent.amount;
     emit(context, "payment_intent.amount_capturable_updated", intent);
@@ -87,7 +98,17 @@ function outcomeOf(context: Context, intent: PaymentIntent, options: ConfirmOpti
   return options.isOffSession ? authenticationDecline : outcome;
 }
 
-function orderOf(intent: PaymentIntent): ChargeOrder {
+/** A bank debit: its charge is pending until the bank has spoken. */
+export function startProcessing(context: Context, intent: PaymentIntent): PaymentIntent {
+  const charge = makeCharge(context, orderOf(intent), { kind: "processing" });
+  intent.latest_charge = charge.id;
+  intent.status = "processing";
+  intent.next_action = null;
+  emit(context, "payment_intent.processing", intent);
+  return intent;
+}
+
+export function orderOf(intent: PaymentIntent): ChargeOrder {
   return {
     amount: intent.amount,
     currency: intent.currency,
@@ -98,12 +119,18 @@ function orderOf(intent: PaymentIntent): ChargeOrder {
     paymentMethod: intent.payment_method,
     transferGroup: intent.transfer_group,
     isCaptured: intent.capture_method !== "manual",
+    applicationFee: intent.application_fee_amount,
   };
 }
 
-function succeed(context: Context, intent: PaymentIntent, charge: Charge): void {
+export function succeed(
+  context: Context,
+  intent: PaymentIntent,
+  charge: Charge,
+  received = charge.amount_captured,
+): void {
   intent.status = "succeeded";
-  intent.amount_received = charge.amount_captured;
+  intent.amount_received = received;
   intent.amount_capturable = 0;
   emit(context, "payment_intent.succeeded", intent);
 }
@@ -117,35 +144,6 @@ function refuseCard(context: Context, intent: PaymentIntent, charge: Charge, out
   emit(context, "payment_intent.payment_failed", intent);
   return cardRefusal(outcome, charge, intent);
 }
-
-/** POST /v1/payment_intents/{id}/capture: what is not captured is given back. */
-export const capturePaymentIntent: Endpoint = (context) => {
-  const intent = intentOf(context);
-  const amount = amountParam(context.params, "amount_to_capture");
-  return {
-    lock: intent.id,
-    run: () => {
-      const charge = context.account.charges.get(intent.latest_charge ?? "");
-      if (intent.status !== "requires_capture" || charge === undefined) {
-        throw unexpectedState(
-          `This PaymentIntent could not be captured because it has a status of ${intent.status}. Only a ` +
-            "PaymentIntent with one of the following statuses may be captured: requires_capture.",
-          intent,
-        );
-      }
-      if (amount !== undefined && amount > intent.amount_capturable) {
-        throw invalidRequest("The amount to capture is greater than the capturable amount.", {
-          code: "amount_too_large",
-          param: "amount_to_capture",
-        });
-      }
-      moveMoney(context, charge, amount ?? intent.amount_capturable);
-      emit(context, "charge.captured", charge);
-      succeed(context, intent, charge);
-      return intent;
-    },
-  };
-};
 
 /**
  * What the customer can do with the client secret: confirm an intent of automatic confirmation, or pass the bank's
@@ -169,26 +167,20 @@ export function confirmFromBrowser(context: Context, paymentMethod: string | und
   return confirmIntent(context, intent, { paymentMethod, isOffSession: false });
 }
 
-/** Ends `processing`, as a bank debit does days later, by itself. */
-export function settleProcessing(context: Context, outcome: "succeeded" | "failed"): PaymentIntent {
+/** The customer gives up, or the bank's check fails: the intent waits for another payment method. */
+export function failFromBrowser(context: Context): PaymentIntent {
   const intent = intentOf(context);
-  const charge = context.account.charges.get(intent.latest_charge ?? "");
-  if (intent.status !== "processing" || charge === undefined) {
-    throw unexpectedState(`This PaymentIntent has a status of ${intent.status}, not processing.`, intent);
+  if (intent.status !== "requires_action") {
+    throw unexpectedState(`This PaymentIntent has a status of ${intent.status}, not requires_action.`, intent);
   }
-  if (outcome === "succeeded") {
-    moveMoney(context, charge, charge.amount);
-    emit(context, "charge.succeeded", charge);
-    succeed(context, intent, charge);
-    return intent;
-  }
-  charge.status = "failed";
-  charge.failure_code = "card_declined";
-  charge.failure_message = "The bank returned the debit.";
-  emit(context, "charge.failed", charge);
   intent.status = "requires_payment_method";
   intent.payment_method = null;
-  intent.last_payment_error = { type: "card_error", code: "card_declined", charge: charge.id };
+  intent.next_action = null;
+  intent.last_payment_error = {
+    type: "invalid_request_error",
+    code: "payment_intent_authentication_failure",
+    message: "The provided payment method has failed authentication.",
+  };
   emit(context, "payment_intent.payment_failed", intent);
   return intent;
 }

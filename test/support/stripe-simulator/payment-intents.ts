@@ -38,33 +38,54 @@ export const createPaymentIntent: Endpoint = (context) => {
 };
 
 function newIntent(context: Context): PaymentIntent {
-  const { params, clock } = context;
-  const id = newId("pi");
+  const { params } = context;
   const paymentMethod = textParam(params, "payment_method") ?? textParam(params, "source") ?? null;
+  return {
+    ...blankIntent(context, {
+      amount: requiredParam(amountParam(params, "amount"), "amount"),
+      currency: requiredParam(currencyParam(params, "currency"), "currency"),
+      customer: textParam(params, "customer") ?? null,
+    }),
+    application_fee_amount: amountParam(params, "application_fee_amount") ?? null,
+    capture_method: choiceParam(params, "capture_method", ["automatic", "automatic_async", "manual"]) ?? "automatic",
+    confirmation_method: choiceParam(params, "confirmation_method", ["automatic", "manual"]) ?? "automatic",
+    description: textParam(params, "description") ?? null,
+    metadata: mergedMetadata(params),
+    payment_method: paymentMethod,
+    status: paymentMethod === null ? "requires_payment_method" : "requires_confirmation",
+    transfer_group: textParam(params, "transfer_group") ?? null,
+  };
+}
+
+/** An intent that nobody has armed yet. */
+export function blankIntent(
+  context: Context,
+  order: Pick<PaymentIntent, "amount" | "currency" | "customer">,
+): PaymentIntent {
+  const id = newId("pi");
   return {
     id,
     object: "payment_intent",
-    amount: requiredParam(amountParam(params, "amount"), "amount"),
+    ...order,
     amount_capturable: 0,
     amount_received: 0,
+    application_fee_amount: null,
     canceled_at: null,
     cancellation_reason: null,
-    capture_method: choiceParam(params, "capture_method", ["automatic", "automatic_async", "manual"]) ?? "automatic",
+    capture_method: "automatic",
     client_secret: `${id}_secret_${newId("x").slice(2)}`,
-    confirmation_method: choiceParam(params, "confirmation_method", ["automatic", "manual"]) ?? "automatic",
-    created: clock.seconds(),
-    currency: requiredParam(currencyParam(params, "currency"), "currency"),
-    customer: textParam(params, "customer") ?? null,
-    description: textParam(params, "description") ?? null,
+    confirmation_method: "automatic",
+    created: context.clock.seconds(),
+    description: null,
     last_payment_error: null,
     latest_charge: null,
     livemode: false,
-    metadata: mergedMetadata(params),
+    metadata: {},
     next_action: null,
-    payment_method: paymentMethod,
+    payment_method: null,
     payment_method_types: ["card"],
-    status: paymentMethod === null ? "requires_payment_method" : "requires_confirmation",
-    transfer_group: textParam(params, "transfer_group") ?? null,
+    status: "requires_payment_method",
+    transfer_group: null,
   };
 }
 

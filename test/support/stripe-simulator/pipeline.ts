@@ -8,6 +8,7 @@ import {
   rateLimited,
   unauthorized,
 } from "./errors.ts";
+import { expanded } from "./expand.ts";
 import type { FaultMode, FaultSpec } from "./fault-spec.ts";
 import type { ActiveFault } from "./faults.ts";
 import { type Reply, htmlReply, jsonReply, refusalReply } from "./reply.ts";
@@ -73,8 +74,9 @@ async function beforeLayer(
 }
 
 async function throughLayer(world: World, request: ReceivedRequest, fault: ActiveFault | undefined): Promise<Answer> {
-  // The header means nothing on a GET.
-  const isKeyed = request.method === "POST" && request.key !== null;
+  // The header means nothing on a GET, and in v1 nothing on a DELETE.
+  const isWrite = request.method === "POST" || (request.method === "DELETE" && request.path.startsWith("/v2/"));
+  const isKeyed = isWrite && request.key !== null;
   const replay = isKeyed ? world.keys.find(request) : undefined;
   if (replay !== undefined) {
     request.replayed = true;
@@ -92,16 +94,22 @@ async function throughLayer(world: World, request: ReceivedRequest, fault: Activ
 /** Validation: what it throws is not saved. */
 function prepare(world: World, request: ReceivedRequest, fault: FaultSpec | undefined): Prepared {
   const { endpoint, ids } = routeOf(request.method, request.path);
-  return endpoint({
-    account: world.account(request.account ?? ""),
+  const account = world.account(request.account ?? "");
+  const prepared = endpoint({
+    account,
     params: request.params,
     ids,
     origin: { id: request.id, idempotency_key: request.key },
     clock: world.clock,
+    agenda: world.agenda,
     ledger: world.ledger,
     lag: world.lag,
     ...(fault?.mode === "declined_402" ? { forcedDecline: fault.code ?? "generic_decline" } : {}),
   });
+  const { expand } = request.params;
+  if (!Array.isArray(expand)) return prepared;
+  const paths = expand.filter((path) => typeof path === "string");
+  return { ...prepared, run: () => expanded(account, prepared.run(), paths) };
 }
 
 /** Runs an endpoint with the object it works on locked. Never throws a refusal: it is an outcome like any other. */
@@ -148,7 +156,8 @@ function insteadOfEndpoint(fault: FaultSpec | undefined): StripeRefusal | undefi
 /** The answer is written down at once: the object may change before it is sent. */
 function runEndpoint(prepared: Prepared): Reply {
   try {
-    return jsonReply(prepared.run());
+    const value = prepared.run();
+    return { ...jsonReply(value), current: () => jsonReply(value) };
   } catch (error) {
     if (error instanceof StripeRefusal) return refusalReply(error);
     throw error;

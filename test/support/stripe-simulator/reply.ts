@@ -5,6 +5,8 @@ export interface Reply {
   readonly status: number;
   readonly headers: Readonly<Record<string, string>>;
   readonly body: string;
+  /** The same answer as the object is by now. */
+  readonly current?: () => Reply;
 }
 
 export function jsonReply(value: unknown, status = 200, headers: Readonly<Record<string, string>> = {}): Reply {

@@ -1,7 +1,23 @@
 import { captureCharge, createCharge, listCharges, retrieveCharge, updateCharge } from "./charges.ts";
+import { climateRoutes } from "./climate.ts";
+import { creditRoutes } from "./credits.ts";
 import { createCustomer, listCustomers, retrieveCustomer, updateCustomer } from "./customers.ts";
-import { StripeRefusal } from "./errors.ts";
+import { disputeRoutes } from "./disputes.ts";
+import { unknownUrl } from "./errors.ts";
 import { listEvents, retrieveEvent } from "./events.ts";
+import { feeRoutes } from "./fees.ts";
+import { genericEndpoint } from "./generic.ts";
+import { genericRead } from "./generic-read.ts";
+import { issuingRoutes } from "./issuing.ts";
+import { moneyEndpoints } from "./money-endpoints.ts";
+import {
+  applyCustomerBalance,
+  fundCashBalance,
+  retrieveCashBalance,
+  verifyMicrodeposits,
+} from "./payment-intent-bank.ts";
+import { capturePaymentIntent, incrementAuthorization } from "./payment-intent-capture.ts";
+import { confirmPaymentIntent } from "./payment-intent-confirm.ts";
 import {
   cancelPaymentIntent,
   createPaymentIntent,
@@ -9,13 +25,17 @@ import {
   retrievePaymentIntent,
   updatePaymentIntent,
 } from "./payment-intents.ts";
-import { capturePaymentIntent, confirmPaymentIntent } from "./payment-intent-confirm.ts";
-import { createRefund, listRefunds, retrieveRefund } from "./refunds.ts";
+import { payoutRoutes } from "./payouts.ts";
+import { refundRoutes } from "./refunds.ts";
 import { searchCharges, searchPaymentIntents } from "./search.ts";
-import type { Endpoint } from "./state.ts";
+import type { Endpoint, Routes } from "./state.ts";
+import { terminalRoutes } from "./terminal.ts";
+import { topupRoutes } from "./topups.ts";
+import { transferRoutes } from "./transfers.ts";
+import { treasuryRoutes } from "./treasury.ts";
+import { v2MoneyRoutes } from "./v2-money.ts";
 
-/** `:id` stands for one segment; literal routes come before those that would swallow them. */
-const routes: readonly (readonly [method: "GET" | "POST", pattern: string, endpoint: Endpoint])[] = [
+const paymentRoutes: Routes = [
   ["POST", "/v1/charges", createCharge],
   ["GET", "/v1/charges", listCharges],
   ["GET", "/v1/charges/search", searchCharges],
@@ -30,20 +50,50 @@ const routes: readonly (readonly [method: "GET" | "POST", pattern: string, endpo
   ["POST", "/v1/payment_intents/:id/confirm", confirmPaymentIntent],
   ["POST", "/v1/payment_intents/:id/cancel", cancelPaymentIntent],
   ["POST", "/v1/payment_intents/:id/capture", capturePaymentIntent],
+  ["POST", "/v1/payment_intents/:id/increment_authorization", incrementAuthorization],
+  ["POST", "/v1/payment_intents/:id/apply_customer_balance", applyCustomerBalance],
+  ["POST", "/v1/payment_intents/:id/verify_microdeposits", verifyMicrodeposits],
+];
+
+const customerRoutes: Routes = [
   ["POST", "/v1/customers", createCustomer],
   ["GET", "/v1/customers", listCustomers],
   ["GET", "/v1/customers/:id", retrieveCustomer],
   ["POST", "/v1/customers/:id", updateCustomer],
-  ["POST", "/v1/refunds", createRefund],
-  ["GET", "/v1/refunds", listRefunds],
-  ["GET", "/v1/refunds/:id", retrieveRefund],
+  ["GET", "/v1/customers/:id/cash_balance", retrieveCashBalance],
+  ["POST", "/v1/test_helpers/customers/:id/fund_cash_balance", fundCashBalance],
+];
+
+const eventRoutes: Routes = [
   ["GET", "/v1/events", listEvents],
   ["GET", "/v1/events/:id", retrieveEvent],
 ];
 
-const compiled = routes.map(([method, pattern, endpoint]) => ({
+/** The rest of the writes: those with fewer placeholders first, so that a name is not taken for an id. */
+const genericRoutes: Routes = moneyEndpoints
+  .toSorted((a, b) => placeholders(a.pattern) - placeholders(b.pattern))
+  .map((endpoint) => [endpoint.method, endpoint.pattern, genericEndpoint(endpoint)] as const);
+
+const compiled = [
+  ...paymentRoutes,
+  ...customerRoutes,
+  ...eventRoutes,
+  ...refundRoutes,
+  ...disputeRoutes,
+  ...feeRoutes,
+  ...transferRoutes,
+  ...payoutRoutes,
+  ...topupRoutes,
+  ...creditRoutes,
+  ...treasuryRoutes,
+  ...issuingRoutes,
+  ...climateRoutes,
+  ...terminalRoutes,
+  ...v2MoneyRoutes,
+  ...genericRoutes,
+].map(([method, pattern, endpoint]) => ({
   method,
-  pattern: new RegExp(`^${pattern.replaceAll(":id", "([A-Za-z0-9_]+)")}$`),
+  pattern: new RegExp(`^${pattern.replaceAll(":id", "([^/]+)")}$`),
   endpoint,
 }));
 
@@ -51,10 +101,20 @@ const compiled = routes.map(([method, pattern, endpoint]) => ({
 export function routeOf(method: string, path: string): { endpoint: Endpoint; ids: string[] } {
   for (const route of compiled) {
     const match = route.method === method ? route.pattern.exec(path) : null;
-    if (match !== null) return { endpoint: route.endpoint, ids: match.slice(1) };
+    if (match !== null) return { endpoint: route.endpoint, ids: match.slice(1).map((id) => decoded(method, path, id)) };
   }
-  throw new StripeRefusal(404, {
-    type: "invalid_request_error",
-    message: `Unrecognized request URL (${method}: ${path}).`,
-  });
+  if (method === "GET") return { endpoint: genericRead(path), ids: [] };
+  throw unknownUrl(method, path);
+}
+
+function decoded(method: string, path: string, id: string): string {
+  try {
+    return decodeURIComponent(id);
+  } catch {
+    throw unknownUrl(method, path);
+  }
+}
+
+function placeholders(pattern: string): number {
+  return pattern.split(":id").length;
 }

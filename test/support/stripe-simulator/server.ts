@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { StripeRefusal, invalidRequest } from "./errors.ts";
-import { parseForm } from "./form.ts";
+import { parseForm, parseJson } from "./form.ts";
 import { type Answer, answer, wayBack } from "./pipeline.ts";
 import type { ReceivedRequest } from "./request-log.ts";
 import { newId } from "./state.ts";
@@ -64,10 +64,12 @@ function receive(world: World, message: IncomingMessage, body: string): Received
 function decode(request: ReceivedRequest, message: IncomingMessage): StripeRefusal | undefined {
   try {
     const type = headerOf(message, "content-type");
-    if (request.body !== "" && type?.split(";")[0]?.trim() !== "application/x-www-form-urlencoded") {
-      throw invalidRequest(`Invalid content type: ${type ?? "none"}. Use application/x-www-form-urlencoded.`);
+    const wanted = request.path.startsWith("/v2/") ? "application/json" : "application/x-www-form-urlencoded";
+    if (request.body !== "" && type?.split(";")[0]?.trim() !== wanted) {
+      throw invalidRequest(`Invalid content type: ${type ?? "none"}. Use ${wanted}.`);
     }
-    request.params = parseForm(request.method === "GET" ? request.query : request.body);
+    if (request.body !== "" && wanted === "application/json") request.params = parseJson(request.body);
+    else request.params = parseForm(request.method === "POST" ? request.body : request.query);
     return undefined;
   } catch (error) {
     if (error instanceof StripeRefusal) return error;

@@ -1,12 +1,22 @@
 import { randomBytes } from "node:crypto";
+import type { Agenda } from "./agenda.ts";
 import type { SimulatorClock } from "./clock.ts";
 import type { Params } from "./form.ts";
 import type { MovementLedger } from "./movements.ts";
 import type { Charge, Customer, PaymentIntent, Refund, StripeEvent } from "./objects.ts";
 
+/** What every object of Stripe has. `created` is in seconds, in the v2 API an ISO time. */
+export interface Stored {
+  id: string;
+  object: string;
+  created: number | string;
+}
+
 /** Everything one Stripe account holds, in order of creation. Lives in memory only: it outlives clients, not us. */
 export interface Account {
   readonly id: string;
+  /** Every object by its kind, those that have a field of their own below included. */
+  readonly objects: Map<string, Map<string, Stored>>;
   readonly customers: Map<string, Customer>;
   readonly charges: Map<string, Charge>;
   readonly paymentIntents: Map<string, PaymentIntent>;
@@ -17,15 +27,40 @@ export interface Account {
 }
 
 export function newAccount(id: string): Account {
+  const account = { id, objects: new Map<string, Map<string, Stored>>() };
   return {
-    id,
-    customers: new Map(),
-    charges: new Map(),
-    paymentIntents: new Map(),
-    refunds: new Map(),
-    events: new Map(),
+    ...account,
+    customers: collectionOf(account, "customer"),
+    charges: collectionOf(account, "charge"),
+    paymentIntents: collectionOf(account, "payment_intent"),
+    refunds: collectionOf(account, "refund"),
+    events: collectionOf(account, "event"),
     authenticated: new Set(),
   };
+}
+
+/** The objects of one kind. The caller says which type that kind has. */
+export function collectionOf<T extends Stored>(account: Pick<Account, "objects">, kind: string): Map<string, T> {
+  const present = account.objects.get(kind);
+  if (present !== undefined) return present as Map<string, T>;
+  const empty = new Map<string, T>();
+  account.objects.set(kind, empty);
+  return empty;
+}
+
+/** Puts an object among those of its kind. */
+export function keep<T extends Stored>(account: Account, object: T): T {
+  collectionOf<T>(account, object.object).set(object.id, object);
+  return object;
+}
+
+/** The object of any kind that has this id. */
+export function findObject(account: Account, id: string): Stored | undefined {
+  for (const objects of account.objects.values()) {
+    const found = objects.get(id);
+    if (found !== undefined) return found;
+  }
+  return undefined;
 }
 
 /** How long after its creation an object stays invisible to a kind of read, in milliseconds. */
@@ -44,6 +79,8 @@ export interface Context {
   /** What events say about their cause; null for what Stripe does by itself. */
   readonly origin: StripeEvent["request"];
   readonly clock: SimulatorClock;
+  /** What Stripe will do by itself later. */
+  readonly agenda: Agenda;
   readonly ledger: MovementLedger;
   readonly lag: ReadLag;
   /** A fault asked for a decline whatever the card says; the text is the decline code. */
@@ -61,6 +98,9 @@ export interface Prepared {
 
 /** Checks a request (throws what is not saved) and returns its execution. */
 export type Endpoint = (context: Context) => Prepared;
+
+/** `:id` stands for one segment; literal routes come before those that would swallow them. */
+export type Routes = readonly (readonly [method: "GET" | "POST" | "DELETE", pattern: string, endpoint: Endpoint])[];
 
 export function newId(prefix: string): string {
   return `${prefix}_${randomBytes(12).toString("hex")}`;

@@ -1,3 +1,4 @@
+import { Agenda } from "./agenda.ts";
 import { SimulatorClock } from "./clock.ts";
 import { Faults } from "./faults.ts";
 import { IdempotencyKeys } from "./idempotency.ts";
@@ -22,6 +23,7 @@ export interface WorldOptions {
 /** Everything the simulator remembers. */
 export class World {
   readonly clock = new SimulatorClock();
+  readonly agenda = new Agenda();
   readonly faults = new Faults();
   readonly log = new RequestLog();
   readonly ledger: MovementLedger;
@@ -65,6 +67,15 @@ export class World {
     return /^(sk|rk)_[A-Za-z0-9_]+$/.test(secret) ? defaultAccount : null;
   }
 
+  /** Lets time pass until `epochMs`, and Stripe do on the way what it does by itself. Going back in time undoes nothing. */
+  moveClockTo(epochMs: number): void {
+    for (let due = this.agenda.takeDue(epochMs); due !== undefined; due = this.agenda.takeDue(epochMs)) {
+      this.clock.setTime(due.at);
+      due.run(this.contextOf(due.account, "", null));
+    }
+    this.clock.setTime(epochMs);
+  }
+
   /** What an endpoint needs when no API request stands behind the call. */
   contextOf(accountId: string, objectId: string, origin: Context["origin"]): Context {
     return {
@@ -73,6 +84,7 @@ export class World {
       ids: [objectId],
       origin,
       clock: this.clock,
+      agenda: this.agenda,
       ledger: this.ledger,
       lag: this.lag,
     };
