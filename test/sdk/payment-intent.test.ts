@@ -310,7 +310,8 @@ describe("the commit after a charge", () => {
     world.plane.intercept = (rpc) => {
       if (rpc === "commit" && broken) throw failure(Code.Unavailable, "DATABASE_UNAVAILABLE");
     };
-    const holdfast = world.holdfast({ timeoutMs: 500 });
+    // Longer than the longest pause of a lane, which the last try waits for.
+    const holdfast = world.holdfast({ timeoutMs: 5_000 });
     const intent = await holdfast.stripe(world.plain).paymentIntents.create({ ...PAYMENT }, { spend: SPEND });
     expect(intent.status).toBe("succeeded");
     expect(world.plane.authorization().state).toBe(AuthorizationState.HELD);
