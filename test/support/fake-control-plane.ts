@@ -1,11 +1,11 @@
-import { ConnectError, createRouterTransport, type Transport } from "@connectrpc/connect";
+import { Code, ConnectError, createRouterTransport, type Transport } from "@connectrpc/connect";
 import { ErrorInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
 import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import type { Authorization } from "@holdfast/api/holdfast/v1/spend_pb";
 import { createFakeLeases } from "./fake-leases.ts";
-import { FakeSpends } from "./fake-spends.ts";
+import { failure, FakeSpends } from "./fake-spends.ts";
 
-export { failure } from "./fake-spends.ts";
+export { failure };
 
 /** A call as the fake saw it: the RPC's name and its request. */
 export interface RecordedCall {
@@ -23,6 +23,8 @@ export interface FakeControlPlane {
   authorizations(): Authorization[];
   /** Runs before every RPC; throw a ConnectError (see `failure`) to break it, or return a promise to delay it. */
   intercept: (rpc: string, request: unknown, headers: Headers) => Promise<void> | void;
+  /** Whether the answer of an RPC is lost after it was carried out. */
+  loseAnswers: (rpc: string) => boolean;
   /** Moves the fake's own clock. */
   advance(ms: number): void;
   /** Denies everything above this many major units. */
@@ -44,6 +46,7 @@ export function createFakeControlPlane(): FakeControlPlane {
     authorization: (index = 0) => spends.last(index),
     authorizations: () => spends.all(),
     intercept: () => undefined,
+    loseAnswers: () => false,
     advance(ms) {
       skew += ms;
     },
@@ -54,7 +57,9 @@ export function createFakeControlPlane(): FakeControlPlane {
   async function seen<Answer>(rpc: string, request: unknown, headers: Headers, run: () => Answer): Promise<Answer> {
     fake.calls.push({ rpc, request });
     await fake.intercept(rpc, request, headers);
-    return run();
+    const answer = run();
+    if (fake.loseAnswers(rpc)) throw failure(Code.Unavailable, "OUTCOME_UNKNOWN");
+    return answer;
   }
   return fake;
 }
