@@ -1,4 +1,5 @@
 import type { Micros, Money } from "./money.ts";
+import type { Direction } from "./spend.ts";
 
 export type CapWindow = "LIFETIME" | "DAY" | "BILLING_PERIOD";
 
@@ -19,6 +20,9 @@ export interface NewCap {
   readonly timeZone: string;
   readonly scope: CapScope;
   readonly perCustomer: boolean;
+  readonly direction: Direction;
+  /** A refund of a charge that the cap counted gives its headroom back. Only for SPEND. */
+  readonly refundsRestoreHeadroom: boolean;
   readonly maxPerSpend: Micros | undefined;
 }
 

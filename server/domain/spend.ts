@@ -3,6 +3,8 @@ import { type ErrorReasonName, HoldfastError } from "./errors.ts";
 import type { Micros, Money } from "./money.ts";
 
 export type Settlement = "TWO_STEP" | "RESEND_SAFE" | "SEND_ONCE";
+/** Which way the money goes: charged or paid, or given back. */
+export type Direction = "SPEND" | "REFUND";
 export type AuthorizationState = "HELD" | "COMMITTED" | "VOIDED" | "IN_DOUBT";
 export type VoidEvidence =
   | "NEVER_SENT"
@@ -61,6 +63,9 @@ export interface AuthorizeCommand {
   readonly vendor: string;
   readonly vendorAccount: string;
   readonly endpoint: string;
+  readonly direction: Direction;
+  /** The vendor reference of the charge that a REFUND gives back of, or empty. */
+  readonly refundOf: string;
   readonly settlement: Settlement;
   readonly resendSafeForMs: number | undefined;
   readonly holdForMs: number;
@@ -102,6 +107,8 @@ export interface Authorization extends AuthorizationId {
   readonly vendor: string;
   readonly vendorAccount: string;
   readonly endpoint: string;
+  readonly direction: Direction;
+  readonly refundOf: string;
   readonly settlement: Settlement;
   readonly state: AuthorizationState;
   readonly grantTime: bigint;
@@ -110,6 +117,8 @@ export interface Authorization extends AuthorizationId {
   readonly vendorState: string;
   readonly followUntilTime: bigint | undefined;
   readonly committed: Money | undefined;
+  /** What later refunds gave back, in the currency of `committed`. Undefined until committed. */
+  readonly refunded: Money | undefined;
   readonly commitTime: bigint | undefined;
   readonly voidEvidence: VoidEvidence | undefined;
   readonly voidReason: string | undefined;

@@ -7,7 +7,14 @@ import {
 } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import { HoldfastError, invalidField } from "../domain/errors.ts";
 import type { AuthorizeCommand, AuthorizeDecision } from "../domain/spend.ts";
-import { authorizationMessage, dispositionOf, millisecondsFrom, moneyFrom, settlementFrom } from "./convert.ts";
+import {
+  authorizationMessage,
+  directionFrom,
+  dispositionOf,
+  millisecondsFrom,
+  moneyFrom,
+  settlementFrom,
+} from "./convert.ts";
 import { denialMessage } from "./denial.ts";
 
 const holdForMsDefault = 600_000;
@@ -27,6 +34,10 @@ export function authorizeCommand(
   if (settlement !== "RESEND_SAFE" && request.resendSafeFor !== undefined) {
     throw invalidField("resend_safe_for", "is only for SETTLEMENT_RESEND_SAFE; leave it out.");
   }
+  const direction = directionFrom(request.direction);
+  if (direction !== "REFUND" && request.refundOf !== "") {
+    throw invalidField("refund_of", "is only for DIRECTION_REFUND; leave it out.");
+  }
   return {
     vaultKeyId,
     spend: { customerId: spend.customerId, billingPeriod: spend.billingPeriod, purpose: spend.purpose },
@@ -34,6 +45,8 @@ export function authorizeCommand(
     vendor: request.vendor,
     vendorAccount: request.vendorAccount,
     endpoint: request.endpoint,
+    direction,
+    refundOf: request.refundOf,
     settlement,
     resendSafeForMs:
       request.resendSafeFor === undefined ? undefined : millisecondsFrom(request.resendSafeFor, "resend_safe_for"),

@@ -10,11 +10,12 @@ import {
 import type { Cap, CapScope, CapUsage, CapWindow as CapWindowName, NewCap } from "../domain/cap.ts";
 import { HoldfastError, invalidField } from "../domain/errors.ts";
 import type { Money } from "../domain/money.ts";
+import type { Direction } from "../domain/spend.ts";
 import * as store from "../store/cap.ts";
 import type { Database } from "../store/database.ts";
 import type { ChangePolicy } from "../store/policy.ts";
 import { principalOf } from "./auth.ts";
-import { moneyFrom, moneyMessage, timestampMessage } from "./convert.ts";
+import { directionFrom, directionOf, moneyFrom, moneyMessage, timestampMessage } from "./convert.ts";
 import { cutPage, decodePageToken, pageSize } from "./page.ts";
 import { currentTraceId } from "./trace.ts";
 
@@ -86,6 +87,7 @@ function newCap(capId: string, message: CapMessage | undefined): NewCap {
     throw invalidField("cap.time_zone", "is only for a DAY window; leave it out.");
   }
   const limit = moneyFrom(message.limit, "cap.limit", true);
+  const direction = directionFrom(message.direction);
   const { scope } = message;
   return {
     capId,
@@ -100,8 +102,15 @@ function newCap(capId: string, message: CapMessage | undefined): NewCap {
       purpose: scope?.purpose || undefined,
     },
     perCustomer: message.perCustomer,
+    direction,
+    refundsRestoreHeadroom: restoringOf(message, direction),
     maxPerSpend: maxPerSpendOf(message, limit)?.micros,
   };
+}
+
+function restoringOf(message: CapMessage, direction: Direction): boolean {
+  if (direction === "SPEND" || !message.refundsRestoreHeadroom) return message.refundsRestoreHeadroom;
+  throw invalidField("cap.refunds_restore_headroom", "is only for a cap of DIRECTION_SPEND; leave it out.");
 }
 
 function maxPerSpendOf(message: CapMessage, limit: Money): Money | undefined {
@@ -111,7 +120,7 @@ function maxPerSpendOf(message: CapMessage, limit: Money): Money | undefined {
   throw invalidField("cap.max_per_spend.currency", `must be ${limit.currency}, the currency of the limit.`);
 }
 
-const updatable = ["limit", "max_per_spend"];
+const updatable = ["limit", "max_per_spend", "refunds_restore_headroom"];
 
 function updateOf(message: CapMessage | undefined, paths: readonly string[]) {
   if (message === undefined) throw invalidField("cap", "is required.");
@@ -119,7 +128,7 @@ function updateOf(message: CapMessage | undefined, paths: readonly string[]) {
   const wrong = paths.find((path) => !updatable.includes(path));
   if (wrong !== undefined || paths.length === 0) {
     const what = wrong === undefined ? "names no field" : `names ${wrong}, which never changes`;
-    throw invalidField("update_mask", `${what}; name limit or max_per_spend, or create a new cap.`);
+    throw invalidField("update_mask", `${what}; name ${updatable.join(", ")}, or create a new cap.`);
   }
   return { cap: message, capId, paths };
 }
@@ -130,7 +139,8 @@ function changeOf(before: Cap, message: CapMessage, paths: readonly string[]): s
     throw invalidField("cap.limit.currency", `must stay ${before.limit.currency}; create a new cap for another one.`);
   }
   const max = paths.includes("max_per_spend") ? (maxPerSpendOf(message, before.limit)?.micros ?? null) : undefined;
-  return { limit: limit?.micros, maxPerSpend: max };
+  const restoring = paths.includes("refunds_restore_headroom") ? restoringOf(message, before.direction) : undefined;
+  return { limit: limit?.micros, maxPerSpend: max, refundsRestoreHeadroom: restoring };
 }
 
 function capIdOf(name: string): string {
@@ -183,6 +193,8 @@ function capMessage(cap: Cap): CapMessage {
     timeZone: cap.window === "DAY" ? cap.timeZone : "",
     scope: scopeMessage(cap.scope),
     perCustomer: cap.perCustomer,
+    direction: directionOf[cap.direction],
+    refundsRestoreHeadroom: cap.refundsRestoreHeadroom,
     etag: etagOf(cap),
     createTime: timestampMessage(cap.createTime),
     updateTime: timestampMessage(cap.updateTime),

@@ -6,6 +6,7 @@ import {
   AuthorizationState,
   type Authorization as AuthorizationMessage,
   DenialRule,
+  Direction,
   Disposition,
   Settlement,
   VoidEvidence,
@@ -27,6 +28,11 @@ const settlementOf = {
   RESEND_SAFE: Settlement.RESEND_SAFE,
   SEND_ONCE: Settlement.SEND_ONCE,
 } as const satisfies Record<domain.Settlement, Settlement>;
+
+export const directionOf = {
+  SPEND: Direction.SPEND,
+  REFUND: Direction.REFUND,
+} as const satisfies Record<domain.Direction, Direction>;
 
 const evidenceOf = {
   NEVER_SENT: VoidEvidence.NEVER_SENT,
@@ -65,6 +71,11 @@ export const denialRuleOf = {
 /** An unspecified settlement is the most careful one. */
 export function settlementFrom(value: Settlement): domain.Settlement {
   return keyOf(settlementOf, value) ?? "SEND_ONCE";
+}
+
+/** Money that nobody called a refund is spent. */
+export function directionFrom(value: Direction): domain.Direction {
+  return keyOf(directionOf, value) ?? "SPEND";
 }
 
 export function evidenceFrom(value: VoidEvidence): domain.VoidEvidence {
@@ -123,6 +134,7 @@ export function authorizationMessage(authorization: domain.Authorization): Autho
       ? {}
       : { followUntilTime: timestampMessage(authorization.followUntilTime) }),
     ...(authorization.committed === undefined ? {} : { committedAmount: moneyMessage(authorization.committed) }),
+    ...(authorization.refunded === undefined ? {} : { refundedAmount: moneyMessage(authorization.refunded) }),
     ...(authorization.commitTime === undefined ? {} : { commitTime: timestampMessage(authorization.commitTime) }),
     ...(authorization.voidEvidence === undefined ? {} : { voidEvidence: evidenceOf[authorization.voidEvidence] }),
     ...(authorization.voidTime === undefined ? {} : { voidTime: timestampMessage(authorization.voidTime) }),
@@ -138,6 +150,8 @@ export function authorizationMessage(authorization: domain.Authorization): Autho
     vendor: authorization.vendor,
     vendorAccount: authorization.vendorAccount,
     endpoint: authorization.endpoint,
+    direction: directionOf[authorization.direction],
+    refundOf: authorization.refundOf,
     settlement: settlementOf[authorization.settlement],
     grantTime: timestampMessage(authorization.grantTime),
     holdExpireTime: timestampMessage(authorization.holdExpireTime),

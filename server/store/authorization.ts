@@ -1,5 +1,5 @@
 import { toMicros } from "../domain/money.ts";
-import type { Authorization, AuthorizationState, Settlement, VoidEvidence } from "../domain/spend.ts";
+import type { Authorization, AuthorizationState, Direction, Settlement, VoidEvidence } from "../domain/spend.ts";
 
 /** A row of `authorizationColumns`. int8 arrives as bigint, times as microseconds since 1970. */
 export interface AuthorizationRow {
@@ -16,6 +16,8 @@ export interface AuthorizationRow {
   readonly currency: string;
   readonly amount_micros: bigint;
   readonly held_micros: bigint;
+  readonly direction: string;
+  readonly refund_of: string;
   readonly settlement: string;
   readonly state: string;
   readonly grant_time: bigint;
@@ -25,6 +27,7 @@ export interface AuthorizationRow {
   readonly follow_until_time: bigint | null;
   readonly committed_micros: bigint | null;
   readonly committed_currency: string | null;
+  readonly refunded_micros: bigint;
   readonly commit_time: bigint | null;
   readonly void_evidence: string | null;
   readonly void_reason: string | null;
@@ -48,12 +51,15 @@ export function authorizationColumns(row: string): string {
     "currency",
     "amount_micros",
     "held_micros",
+    "direction",
+    "refund_of",
     "settlement",
     "state",
     "vendor_reference",
     "vendor_state",
     "committed_micros",
     "committed_currency",
+    "refunded_micros",
     "void_evidence",
     "void_reason",
     "trace_id",
@@ -84,6 +90,8 @@ export function readAuthorization(row: AuthorizationRow): Authorization | undefi
     vendor: row.vendor,
     vendorAccount: row.vendor_account,
     endpoint: row.endpoint,
+    direction: row.direction as Direction,
+    refundOf: row.refund_of,
     settlement: row.settlement as Settlement,
     state: row.state as AuthorizationState,
     grantTime: row.grant_time,
@@ -95,6 +103,10 @@ export function readAuthorization(row: AuthorizationRow): Authorization | undefi
       row.committed_micros === null || row.committed_currency === null
         ? undefined
         : { currency: row.committed_currency, micros: toMicros(row.committed_micros) },
+    refunded:
+      row.committed_currency === null
+        ? undefined
+        : { currency: row.committed_currency, micros: toMicros(row.refunded_micros) },
     commitTime: row.commit_time ?? undefined,
     voidEvidence: (row.void_evidence as VoidEvidence | null) ?? undefined,
     voidReason: row.void_reason ?? undefined,

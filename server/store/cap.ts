@@ -1,21 +1,24 @@
 import type { Cap, CapUsage, CapWindow, NewCap } from "../domain/cap.ts";
 import { HoldfastError } from "../domain/errors.ts";
 import { type Micros, toMicros } from "../domain/money.ts";
+import type { Direction } from "../domain/spend.ts";
 import { epochMicros } from "./authorization.ts";
 import { type Database, run, statement } from "./database.ts";
 
 const capColumns = `c.cap_id, c.currency, c.limit_micros, c.max_per_spend_micros, c.cap_window, c.time_zone,
   c.scope_vault_key_id, c.scope_vendor, c.scope_endpoint, c.scope_customer_id, c.scope_purpose, c.per_customer,
+  c.direction, c.refunds_restore_headroom,
   c.version, ${epochMicros("c.create_time")} as create_time, ${epochMicros("c.update_time")} as update_time`;
 
 const insertStatement = statement(
   "insert_cap",
   `insert into holdfast.caps as c (
      workspace_id, cap_id, currency, limit_micros, max_per_spend_micros, cap_window, time_zone, scope_vault_key_id,
-     scope_vendor, scope_endpoint, scope_customer_id, scope_purpose, per_customer, create_time, update_time
+     scope_vendor, scope_endpoint, scope_customer_id, scope_purpose, per_customer, direction,
+     refunds_restore_headroom, create_time, update_time
    )
    select $1::text, $2::text, $3::text, $4::bigint, $5::bigint, $6::text, $7::text, $8::text, $9::text, $10::text,
-     $11::text, $12::text, $13::boolean, now.t, now.t
+     $11::text, $12::text, $13::boolean, $14::text, $15::boolean, now.t, now.t
    from (select holdfast.clock() as t) as now
    on conflict (workspace_id, cap_id) do nothing
    returning ${capColumns}`,
@@ -38,6 +41,7 @@ const updateStatement = statement(
   `update holdfast.caps c set
      limit_micros = coalesce($3::bigint, c.limit_micros),
      max_per_spend_micros = case when $4::boolean then $5::bigint else c.max_per_spend_micros end,
+     refunds_restore_headroom = coalesce($6::boolean, c.refunds_restore_headroom),
      version = c.version + 1, update_time = holdfast.clock()
    where c.workspace_id = $1::text and c.cap_id = $2::text
    returning ${capColumns}`,
@@ -75,6 +79,8 @@ interface CapRow {
   readonly scope_customer_id: string | null;
   readonly scope_purpose: string | null;
   readonly per_customer: boolean;
+  readonly direction: Direction;
+  readonly refunds_restore_headroom: boolean;
   readonly version: bigint;
   readonly create_time: bigint;
   readonly update_time: bigint;
@@ -96,6 +102,8 @@ export async function insertCap(transaction: Database, workspace: string, cap: N
     cap.scope.customerId ?? null,
     cap.scope.purpose ?? null,
     cap.perCustomer,
+    cap.direction,
+    cap.refundsRestoreHeadroom,
   ]);
   if (row !== undefined) return readCap(row);
   throw new HoldfastError("ALREADY_EXISTS", `The cap caps/${cap.capId} exists; choose another id or update it.`, {
@@ -117,6 +125,8 @@ export interface CapChange {
   readonly limit: Micros | undefined;
   /** Undefined leaves it; null takes the limit away. */
   readonly maxPerSpend: Micros | null | undefined;
+  /** Undefined leaves it. */
+  readonly refundsRestoreHeadroom: boolean | undefined;
 }
 
 /** The workspace row must have been taken by `beginPolicyChange`, and the cap must exist. */
@@ -132,6 +142,7 @@ export async function updateCap(
     change.limit ?? null,
     change.maxPerSpend !== undefined,
     change.maxPerSpend ?? null,
+    change.refundsRestoreHeadroom ?? null,
   ]);
   if (row === undefined) throw new Error(`cap ${capId} vanished during its update`);
   return readCap(row);
@@ -178,6 +189,8 @@ function readCap(row: CapRow): Cap {
       purpose: row.scope_purpose ?? undefined,
     },
     perCustomer: row.per_customer,
+    direction: row.direction,
+    refundsRestoreHeadroom: row.refunds_restore_headroom,
     maxPerSpend: row.max_per_spend_micros === null ? undefined : toMicros(row.max_per_spend_micros),
     version: row.version,
     createTime: row.create_time,

@@ -1,5 +1,20 @@
 -- Printed from a migrated database by npm run generate.
 
+create table holdfast.adjustments (
+  workspace_id text not null,
+  refund_spend_key text not null,
+  refund_generation integer not null,
+  spend_key text not null,
+  generation integer not null,
+  amount_micros bigint not null,
+  currency text not null,
+  create_time timestamp with time zone not null,
+  constraint adjustments_amount_check CHECK ((amount_micros >= 0)),
+  constraint adjustments_authorization_fkey FOREIGN KEY (workspace_id, spend_key, generation) REFERENCES authorizations(workspace_id, spend_key, generation),
+  constraint adjustments_pkey PRIMARY KEY (workspace_id, refund_spend_key, refund_generation),
+  constraint adjustments_refund_fkey FOREIGN KEY (workspace_id, refund_spend_key, refund_generation) REFERENCES authorizations(workspace_id, spend_key, generation)
+);
+
 create table holdfast.audit_events (
   workspace_id text not null,
   xid xid8 not null,
@@ -40,6 +55,8 @@ create table holdfast.authorizations (
   currency text not null,
   amount_micros bigint not null,
   held_micros bigint not null,
+  direction text not null,
+  refund_of text default ''::text not null,
   settlement text not null,
   resend_safe_for interval,
   state text not null,
@@ -55,6 +72,7 @@ create table holdfast.authorizations (
   committed_micros bigint,
   committed_currency text,
   commit_time timestamp with time zone,
+  refunded_micros numeric(38,0) default 0 not null,
   void_evidence text,
   void_reason text,
   void_time timestamp with time zone,
@@ -63,13 +81,15 @@ create table holdfast.authorizations (
   trace_id text default ''::text not null,
   constraint authorizations_amount_check CHECK (((amount_micros >= 1) AND (amount_micros <= '1000000000000000000'::bigint))),
   constraint authorizations_committed_check CHECK ((committed_micros >= 0)),
+  constraint authorizations_direction_check CHECK (((direction = ANY (ARRAY['SPEND'::text, 'REFUND'::text])) AND ((direction = 'REFUND'::text) OR (refund_of = ''::text)))),
   constraint authorizations_evidence_check CHECK ((void_evidence = ANY (ARRAY['NEVER_SENT'::text, 'NOT_EXECUTED'::text, 'VENDOR_REFUSED'::text, 'TOMBSTONE'::text, 'ABSENT_AFTER_QUARANTINE'::text, 'OPERATOR'::text, 'NEVER_BOUND'::text]))),
   constraint authorizations_generation_check CHECK ((generation >= 1)),
   constraint authorizations_held_check CHECK (((held_micros >= amount_micros) AND (held_micros <= '1000000000000000000'::bigint))),
   constraint authorizations_idempotency_key_check CHECK ((idempotency_key ~ '^[0-9a-f]{32}$'::text)),
   constraint authorizations_identity_check CHECK ((((length(customer_id) >= 1) AND (length(customer_id) <= 128)) AND ((length(billing_period) >= 1) AND (length(billing_period) <= 128)) AND ((length(purpose) >= 1) AND (length(purpose) <= 128)) AND (POSITION((':'::text) IN (customer_id)) = 0) AND (POSITION((':'::text) IN (billing_period)) = 0))),
-  constraint authorizations_lengths_check CHECK (((length(attempt_id) = 32) AND (length(vendor) <= 32) AND (length(vendor_account) <= 128) AND (length(endpoint) <= 256) AND (length(body_fingerprint) <= 64) AND (length(vendor_reference) <= 255) AND (length(vendor_state) <= 64) AND (length(void_reason) <= 500) AND (length(lease) <= 128) AND (length(trace_id) <= 32))),
+  constraint authorizations_lengths_check CHECK (((length(attempt_id) = 32) AND (length(vendor) <= 32) AND (length(vendor_account) <= 128) AND (length(endpoint) <= 256) AND (length(body_fingerprint) <= 64) AND (length(vendor_reference) <= 255) AND (length(refund_of) <= 255) AND (length(vendor_state) <= 64) AND (length(void_reason) <= 500) AND (length(lease) <= 128) AND (length(trace_id) <= 32))),
   constraint authorizations_pkey PRIMARY KEY (workspace_id, spend_key, generation),
+  constraint authorizations_refunded_check CHECK (((refunded_micros >= (0)::numeric) AND ((refunded_micros = (0)::numeric) OR (state = 'COMMITTED'::text)))),
   constraint authorizations_settlement_check CHECK (((settlement = ANY (ARRAY['TWO_STEP'::text, 'RESEND_SAFE'::text, 'SEND_ONCE'::text])) AND ((settlement = 'RESEND_SAFE'::text) = (resend_safe_for IS NOT NULL)) AND ((resend_safe_for IS NULL) OR (resend_safe_for <= '23:00:00'::interval)))),
   constraint authorizations_spend_key_check CHECK ((spend_key ~ '^[0-9a-f]{32}$'::text)),
   constraint authorizations_state_check CHECK (((state = ANY (ARRAY['HELD'::text, 'COMMITTED'::text, 'VOIDED'::text, 'IN_DOUBT'::text])) AND ((state = 'COMMITTED'::text) = (commit_time IS NOT NULL)) AND ((state = 'COMMITTED'::text) = (committed_micros IS NOT NULL)) AND ((state = 'COMMITTED'::text) = (committed_currency IS NOT NULL)) AND ((state = 'VOIDED'::text) = (void_time IS NOT NULL)) AND ((state = 'VOIDED'::text) = (void_evidence IS NOT NULL)) AND ((state <> 'COMMITTED'::text) OR (vendor_reference IS NOT NULL)))),
@@ -105,10 +125,13 @@ create table holdfast.caps (
   scope_customer_id text,
   scope_purpose text,
   per_customer boolean not null,
+  direction text not null,
+  refunds_restore_headroom boolean not null,
   version bigint default 1 not null,
   create_time timestamp with time zone not null,
   update_time timestamp with time zone not null,
   constraint caps_currency_check CHECK ((currency ~ '^[a-z]{3}$'::text)),
+  constraint caps_direction_check CHECK (((direction = ANY (ARRAY['SPEND'::text, 'REFUND'::text])) AND ((direction = 'SPEND'::text) OR (NOT refunds_restore_headroom)))),
   constraint caps_id_check CHECK ((cap_id ~ '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'::text)),
   constraint caps_limit_check CHECK (((limit_micros >= 0) AND (limit_micros <= '1000000000000000000'::bigint))),
   constraint caps_max_check CHECK (((max_per_spend_micros >= 0) AND (max_per_spend_micros <= '1000000000000000000'::bigint))),
@@ -159,9 +182,11 @@ create table holdfast.holds (
   window_label text not null,
   subject text not null,
   amount_micros bigint not null,
+  returned_micros bigint default 0 not null,
   constraint holds_amount_check CHECK ((amount_micros > 0)),
   constraint holds_authorization_fkey FOREIGN KEY (workspace_id, spend_key, generation) REFERENCES authorizations(workspace_id, spend_key, generation),
-  constraint holds_pkey PRIMARY KEY (workspace_id, spend_key, generation, cap_id)
+  constraint holds_pkey PRIMARY KEY (workspace_id, spend_key, generation, cap_id),
+  constraint holds_returned_check CHECK ((returned_micros >= 0))
 );
 
 create table holdfast.migrations (
@@ -237,6 +262,8 @@ create table holdfast.workspaces (
   constraint workspaces_id_check CHECK ((workspace_id ~ '^[a-z0-9]{1,32}$'::text)),
   constraint workspaces_pkey PRIMARY KEY (workspace_id)
 );
+
+CREATE INDEX adjustments_authorization_idx ON holdfast.adjustments USING btree (workspace_id, spend_key, generation);
 
 CREATE INDEX audit_events_spend_idx ON holdfast.audit_events USING btree (workspace_id, spend_key) WHERE (spend_key IS NOT NULL);
 

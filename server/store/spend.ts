@@ -311,6 +311,8 @@ function authorizeRequest(command: AuthorizeCommand, index: number): object {
     vendor: command.vendor,
     vendor_account: command.vendorAccount,
     endpoint: command.endpoint,
+    direction: command.direction,
+    refund_of: command.refundOf,
     currency: command.amount.currency,
     amount_micros: command.amount.micros.toString(),
     settlement: command.settlement,

@@ -26,6 +26,8 @@ export interface Fence {
   readonly token: bigint;
 }
 
+export type Direction = "SPEND" | "REFUND";
+
 export interface Authorize extends Identity {
   readonly op: "authorize";
   readonly key: string;
@@ -34,6 +36,9 @@ export interface Authorize extends Identity {
   readonly vendor: string;
   readonly vendorAccount: string;
   readonly endpoint: string;
+  readonly direction: Direction;
+  /** The charge that a refund gives back of, or empty. */
+  readonly refundOf: string;
   readonly attempt: string;
   readonly settlement: Settlement;
   /** Null unless RESEND_SAFE. */
@@ -141,6 +146,8 @@ export interface CreateCap {
   readonly window: Window;
   readonly zone: string;
   readonly perCustomer: boolean;
+  readonly direction: Direction;
+  readonly restores: boolean;
   readonly scope: {
     readonly key?: string;
     readonly vendor?: string;
@@ -153,7 +160,9 @@ export interface CreateCap {
 export interface UpdateCap {
   readonly op: "updateCap";
   readonly cap: string;
-  readonly limit: bigint;
+  /** Null leaves it. */
+  readonly limit: bigint | null;
+  readonly restores: boolean | null;
 }
 
 export interface CreateVaultKey {

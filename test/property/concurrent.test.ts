@@ -160,6 +160,8 @@ function authorizeFor(call: Call, n: number): Authorize {
     vendor: "stripe",
     vendorAccount: "",
     endpoint: "POST /v1/charges",
+    direction: "SPEND",
+    refundOf: "",
     attempt: n.toString(16).padStart(32, "0"),
     settlement: "SEND_ONCE",
     resendSafeForMs: null,
@@ -239,6 +241,8 @@ function cap(
     maxPerSpend: null,
     zone: "UTC",
     perCustomer: false,
+    direction: "SPEND",
+    restores: false,
     scope: {},
     ...rest,
   };

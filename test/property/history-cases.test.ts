@@ -132,6 +132,8 @@ function cap(change: Partial<CreateCap>): CreateCap {
     window: "LIFETIME",
     zone: "UTC",
     perCustomer: false,
+    direction: "SPEND",
+    restores: false,
     scope: {},
     ...change,
   };
@@ -149,6 +151,8 @@ function authorize(change: Partial<Authorize>): Authorize {
     vendor: "stripe",
     vendorAccount: "",
     endpoint: "POST /v1/charges",
+    direction: "SPEND",
+    refundOf: "",
     attempt: "0".repeat(32),
     settlement: "SEND_ONCE",
     resendSafeForMs: null,

@@ -60,7 +60,13 @@ export function resolve(world: World, step: Step, log: readonly Command[]): Comm
     }
     case "limit": {
       const cap = at(capIds, step.cap);
-      return world.caps.has(cap) ? { op: "updateCap", cap, limit: BigInt(step.dollars) * dollar } : null;
+      return world.caps.has(cap)
+        ? { op: "updateCap", cap, limit: BigInt(step.dollars) * dollar, restores: null }
+        : null;
+    }
+    case "restores": {
+      const cap = at(capIds, step.cap);
+      return world.caps.has(cap) ? { op: "updateCap", cap, limit: null, restores: step.restores } : null;
     }
     case "revoke":
       return world.keys.has(at(keyIds, step.key)) ? { op: "revokeVaultKey", key: at(keyIds, step.key) } : null;
@@ -90,6 +96,8 @@ function resolveAuthorize(world: World, step: AuthorizeStep): Authorize {
     vendor: like?.vendor ?? world.keys.get(key)?.policy.vendor ?? "stripe",
     vendorAccount: like?.vendorAccount ?? "",
     endpoint: like?.endpoint ?? endpoints[0],
+    direction: like?.direction ?? step.direction,
+    refundOf: like?.refundOf ?? (step.direction === "REFUND" ? refundedCharge(world, step) : ""),
     attempt: resolveAttempt(last, step.attempt),
     settlement,
     resendSafeForMs: like === undefined ? resendSafeFor(settlement, step) : like.resendSafeForMs,
@@ -117,6 +125,14 @@ function existingKey(world: World, n: number): string {
 function retryAfter(last: Generation | undefined, retry: AuthorizeStep["retry"]): number {
   if (retry === "none") return 0;
   return (last?.generation ?? 0) + (retry === "last" ? 0 : 1);
+}
+
+function refundedCharge(world: World, { refundOf }: AuthorizeStep): string {
+  if (typeof refundOf === "string") return refundOf === "none" ? "" : "pi_unknown";
+  const committed = generations(world)
+    .filter((one) => one.state === "COMMITTED")
+    .toSorted((a, b) => b.grantTime - a.grantTime);
+  return committed[refundOf]?.reference ?? "";
 }
 
 function continued(last: Generation | undefined, continues: AuthorizeStep["continues"]): string {
@@ -161,6 +177,10 @@ function vary(world: World, request: Authorize, step: AuthorizeStep): Authorize 
     }
     case "resend":
       return request.resendSafeForMs === null ? request : { ...request, resendSafeForMs: step.resendSafeForMs };
+    case "direction": {
+      const direction = request.direction === "SPEND" ? "REFUND" : "SPEND";
+      return { ...request, direction, refundOf: direction === "SPEND" ? "" : refundedCharge(world, step) };
+    }
     case "key":
       return { ...request, key: existingKey(world, step.key) };
   }

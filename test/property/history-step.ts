@@ -1,5 +1,5 @@
 import fc from "fast-check";
-import type { CreateCap, CreateVaultKey, Evidence, Settlement } from "./command.ts";
+import type { CreateCap, CreateVaultKey, Direction, Evidence, Settlement } from "./command.ts";
 
 /**
  * The steps of a random history are symbolic ("the holder's attempt", "one micro more than the headroom"): they
@@ -44,8 +44,21 @@ export interface AuthorizeStep {
   readonly purpose: number;
   /** Repeats the spend's last generation instead of using the fields below. */
   readonly like: boolean;
-  readonly vary: "" | "amount" | "currency" | "vendor" | "account" | "endpoint" | "settlement" | "resend" | "key";
+  readonly vary:
+    | ""
+    | "amount"
+    | "currency"
+    | "vendor"
+    | "account"
+    | "endpoint"
+    | "settlement"
+    | "resend"
+    | "direction"
+    | "key";
   readonly amount: Amount;
+  readonly direction: Direction;
+  /** The charge of a committed generation, the newest being 0, of nothing, or of nothing known. */
+  readonly refundOf: number | "none" | "unknown";
   readonly settlement: Settlement;
   readonly resendSafeForMs: number;
   readonly holdMs: number;
@@ -119,6 +132,7 @@ export type Step =
   | ClockStep
   | { readonly kind: "repeat"; readonly back: number }
   | { readonly kind: "limit"; readonly cap: number; readonly dollars: number }
+  | { readonly kind: "restores"; readonly cap: number; readonly restores: boolean }
   | { readonly kind: "revoke"; readonly key: number }
   | { readonly kind: "sweep" }
   | { readonly kind: "admin"; readonly command: CreateCap | CreateVaultKey };
@@ -165,11 +179,23 @@ const authorizeStep: fc.Arbitrary<AuthorizeStep> = fc.record({
     {
       weight: 2,
       arbitrary: fc.constantFrom(
-        ...(["amount", "currency", "vendor", "account", "endpoint", "settlement", "resend", "key"] as const),
+        ...([
+          "amount",
+          "currency",
+          "vendor",
+          "account",
+          "endpoint",
+          "settlement",
+          "resend",
+          "direction",
+          "key",
+        ] as const),
       ),
     },
   ),
   amount,
+  direction: fc.constantFrom<Direction>("SPEND", "SPEND", "SPEND", "REFUND"),
+  refundOf: fc.constantFrom<AuthorizeStep["refundOf"]>(0, 0, 1, 2, "none", "unknown"),
   settlement,
   resendSafeForMs: fc.constantFrom(30_000, 3_600_000, 82_800_000),
   holdMs: fc.constantFrom(5_000, 60_000, 600_000),
@@ -270,24 +296,36 @@ const clockStep: fc.Arbitrary<ClockStep> = fc.record({
 });
 
 const capRule = (cap: fc.Arbitrary<string>): fc.Arbitrary<CreateCap> =>
-  fc.record({
-    op: fc.constant("createCap" as const),
-    cap,
-    currency: mostly("usd", "eur"),
-    limit: fc.constantFrom(0n, 4n * dollar, 8n * dollar, 8n * dollar + 1n, 20n * dollar, 20n * dollar, 1_000n * dollar),
-    maxPerSpend: mostly<bigint | null>(null, 3n * dollar),
-    window: fc.constantFrom("LIFETIME" as const, "DAY" as const, "BILLING_PERIOD" as const),
-    zone: fc.constantFrom(...zones),
-    perCustomer: often(false, true),
-    scope: often<CreateCap["scope"]>(
-      {},
-      { key: "k1" },
-      { vendor: "stripe" },
-      { endpoint: endpoints[0] },
-      { customer: "c2" },
-      { purpose: "sub", key: "k0" },
-    ),
-  });
+  fc
+    .record({
+      op: fc.constant("createCap" as const),
+      cap,
+      currency: mostly("usd", "eur"),
+      limit: fc.constantFrom(
+        0n,
+        4n * dollar,
+        8n * dollar,
+        8n * dollar + 1n,
+        20n * dollar,
+        20n * dollar,
+        1_000n * dollar,
+      ),
+      maxPerSpend: mostly<bigint | null>(null, 3n * dollar),
+      window: fc.constantFrom("LIFETIME" as const, "DAY" as const, "BILLING_PERIOD" as const),
+      zone: fc.constantFrom(...zones),
+      perCustomer: often(false, true),
+      direction: often<Direction>("SPEND", "REFUND"),
+      restores: fc.boolean(),
+      scope: often<CreateCap["scope"]>(
+        {},
+        { key: "k1" },
+        { vendor: "stripe" },
+        { endpoint: endpoints[0] },
+        { customer: "c2" },
+        { purpose: "sub", key: "k0" },
+      ),
+    })
+    .map((rule) => ({ ...rule, restores: rule.restores && rule.direction === "SPEND" }));
 
 const keyRule = (key: fc.Arbitrary<string>): fc.Arbitrary<CreateVaultKey> =>
   fc.record({
@@ -337,6 +375,10 @@ const step: fc.Arbitrary<Step> = fc.oneof(
       cap: small(capIds.length),
       dollars: fc.constantFrom(0, 4, 8, 20, 50),
     }),
+  },
+  {
+    weight: 2,
+    arbitrary: fc.record({ kind: fc.constant("restores" as const), cap: small(capIds.length), restores: fc.boolean() }),
   },
   { weight: 1, arbitrary: fc.record({ kind: fc.constant("revoke" as const), key: small(keyIds.length) }) },
   { weight: 5, arbitrary: fc.constant({ kind: "sweep" as const }) },

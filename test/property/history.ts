@@ -83,6 +83,7 @@ async function compareAtRest(world: World, system: System): Promise<string | nul
       heldAmount: one.held,
       reference: one.reference,
       committedAmount: one.committed,
+      refundedAmount: one.committed === null ? null : one.refunded,
       evidence: one.evidence,
     };
     const what = difference([expected], [actual]);

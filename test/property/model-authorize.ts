@@ -137,6 +137,8 @@ function grant(world: World, request: Authorize, generation: number, holds: read
     vendor: request.vendor,
     vendorAccount: request.vendorAccount,
     endpoint: request.endpoint,
+    direction: request.direction,
+    refundOf: request.refundOf,
     currency: request.currency,
     amount: request.amount,
     settlement: request.settlement,
@@ -154,6 +156,7 @@ function grant(world: World, request: Authorize, generation: number, holds: read
     vendorState: "",
     followUntil: null,
     committed: null,
+    refunded: 0n,
     evidence: null,
   };
 }

@@ -5,6 +5,7 @@ import { dayEndOf, windowLabel } from "./model-window.ts";
 export interface Cap {
   readonly rule: CreateCap;
   limit: bigint;
+  restores: boolean;
 }
 
 export interface Counter {
@@ -50,6 +51,7 @@ export function keyDenial(key: VaultKey, request: Asked, now: number): string | 
 function capMatches(cap: Cap, request: Authorize): boolean {
   const { scope } = cap.rule;
   return (
+    cap.rule.direction === request.direction &&
     (scope.key === undefined || scope.key === request.key) &&
     (scope.vendor === undefined || scope.vendor === request.vendor) &&
     (scope.endpoint === undefined || endpointMatches(scope.endpoint, request.endpoint)) &&

@@ -16,7 +16,8 @@ export function recount(world: World): readonly string[] {
   for (const one of generations(world)) {
     for (const hold of one.holds) {
       if (isLive(one)) add(held, hold.counter, hold.amount);
-      if (one.committed !== null) add(committed, hold.counter, one.committed);
+      if (one.committed !== null) add(committed, hold.counter, one.committed - hold.returned);
+      if (hold.returned > (one.committed ?? 0n)) wrong.push(`${hold.counter.name.cap}: more returned than committed`);
     }
   }
   for (const { generation, counted } of world.contradictions.values()) {

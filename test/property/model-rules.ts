@@ -1,7 +1,16 @@
 import type { Answer, Authorize, Void } from "./command.ts";
 import { capDenial, counterDenial, counterOf, type Cap } from "./model-cap.ts";
 import { fenceHolds } from "./model-lease.ts";
-import { holdRuns, unfollow, voidWith, type Generation, type Hold, type Rules, type World } from "./model-world.ts";
+import {
+  chargeName,
+  holdRuns,
+  unfollow,
+  voidWith,
+  type Generation,
+  type Hold,
+  type Rules,
+  type World,
+} from "./model-world.ts";
 
 /** The rules as they are meant. */
 export const rules: Rules = {
@@ -41,6 +50,7 @@ export const rules: Rules = {
       hold.counter.committed += amount;
     }
   },
+  adjust,
   repeat: () => {},
 };
 
@@ -52,8 +62,22 @@ function reserve(world: World, request: Authorize, caps: readonly Cap[]): readon
   return caps.map((cap) => {
     const counter = counterOf(world, cap, request);
     counter.held += request.amount;
-    return { counter, amount: request.amount };
+    return { counter, amount: request.amount, returned: 0n };
   });
+}
+
+/** Money of another currency is recorded, but nothing says how much headroom it is worth. */
+function adjust(world: World, refund: Generation, amount: bigint): void {
+  const original = refund.refundOf === "" ? undefined : world.charges.get(chargeName(refund, refund.refundOf));
+  if (original === undefined || original === refund || original.currency !== refund.currency) return;
+  original.refunded += amount;
+  for (const hold of original.holds) {
+    if (world.caps.get(hold.counter.name.cap)?.restores !== true) continue;
+    const left = (original.committed ?? 0n) - hold.returned;
+    const returned = amount < left ? amount : left;
+    hold.returned += returned;
+    hold.counter.committed -= returned;
+  }
 }
 
 /** In the windows in which the generation was granted, whatever the clock says now. */
@@ -74,7 +98,9 @@ function raise(world: World, generation: Generation, total: bigint): Answer | nu
 
 function differences(live: Generation, request: Authorize): readonly string[] {
   const differs: [string, boolean][] = [
+    ["direction", live.direction !== request.direction],
     ["endpoint", live.endpoint !== request.endpoint],
+    ["refund_of", live.refundOf !== request.refundOf],
     ["resend_safe_for", live.resendSafeForMs !== request.resendSafeForMs],
     ["settlement", live.settlement !== request.settlement],
     ["spend.amount", live.amount !== request.amount || live.currency !== request.currency],

@@ -51,6 +51,7 @@ export function commit(world: World, request: Commit): Answer {
   found.reference = request.reference;
   found.committed = request.amount;
   world.rules.settle(world, found, request.amount);
+  world.rules.adjust(world, found, request.amount);
   return committed(found);
 }
 

@@ -1,5 +1,16 @@
 import { createHash } from "node:crypto";
-import type { Answer, Authorize, CreateCap, Evidence, Fence, Identity, Settlement, State, Void } from "./command.ts";
+import type {
+  Answer,
+  Authorize,
+  CreateCap,
+  Direction,
+  Evidence,
+  Fence,
+  Identity,
+  Settlement,
+  State,
+  Void,
+} from "./command.ts";
 import type { Cap, Counter, VaultKey } from "./model-cap.ts";
 import type { Leases } from "./model-lease.ts";
 
@@ -7,6 +18,8 @@ import type { Leases } from "./model-lease.ts";
 export interface Hold {
   counter: Counter;
   amount: bigint;
+  /** What refunds gave back. */
+  returned: bigint;
 }
 
 /** One generation of one spend. */
@@ -16,6 +29,8 @@ export interface Generation extends Identity {
   readonly vendor: string;
   readonly vendorAccount: string;
   readonly endpoint: string;
+  readonly direction: Direction;
+  readonly refundOf: string;
   readonly currency: string;
   readonly amount: bigint;
   readonly settlement: Settlement;
@@ -35,6 +50,8 @@ export interface Generation extends Identity {
   vendorState: string;
   followUntil: number | null;
   committed: bigint | null;
+  /** What later refunds gave back. */
+  refunded: bigint;
   evidence: Evidence | null;
 }
 
@@ -71,6 +88,8 @@ export interface Rules {
   mayRepeat(live: Generation, request: Authorize, now: number): boolean;
   /** Settles the holds of a committed generation. */
   settle(world: World, generation: Generation, amount: bigint): void;
+  /** Records a committed refund against the charge that it names. */
+  adjust(world: World, refund: Generation, amount: bigint): void;
   /** Answers the same attempt while its hold runs. */
   repeat(world: World, generation: Generation): void;
 }
@@ -158,6 +177,9 @@ export function shown(generation: Generation): Answer {
     vendorState: generation.vendorState,
     followUntil: generation.followUntil,
     committedAmount: generation.committed,
+    refundedAmount: generation.committed === null ? null : generation.refunded,
+    direction: generation.direction,
+    refundOf: generation.refundOf === "" ? null : generation.refundOf,
     evidence: generation.evidence,
   };
 }

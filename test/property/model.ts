@@ -73,12 +73,14 @@ function administer(
   switch (command.op) {
     case "createCap":
       if (world.caps.has(command.cap)) return { error: "ALREADY_EXISTS" };
-      world.caps.set(command.cap, { rule: command, limit: command.limit });
+      world.caps.set(command.cap, { rule: command, limit: command.limit, restores: command.restores });
       return { error: null };
     case "updateCap": {
       const cap = world.caps.get(command.cap);
       if (cap === undefined) return { error: "NOT_FOUND" };
-      cap.limit = command.limit;
+      if (command.restores === true && cap.rule.direction === "REFUND") return { error: "INVALID_FIELD" };
+      cap.limit = command.limit ?? cap.limit;
+      cap.restores = command.restores ?? cap.restores;
       return { error: null };
     }
     case "createVaultKey":

@@ -1,7 +1,12 @@
 import { counterDenial, counterOf, counterNamed, capDenial } from "./model-cap.ts";
 import { rules } from "./model-rules.ts";
 import { localDate } from "./model-window.ts";
-import { chargeName, voidWith, type Hold, type Rules } from "./model-world.ts";
+import { chargeName, voidWith, type Generation, type Hold, type Rules, type World } from "./model-world.ts";
+
+function refundedBy(world: World, refund: Generation): readonly Generation[] {
+  const original = world.charges.get(chargeName(refund, refund.refundOf));
+  return original === undefined || original === refund ? [] : [original];
+}
 
 /** Defects that peers really had, each planted into the model by replacing one rule. */
 export const plantedBugs: Readonly<Record<string, Rules>> = {
@@ -33,7 +38,7 @@ export const plantedBugs: Readonly<Record<string, Rules>> = {
         if (denied !== null) return denied;
         const counter = counterOf(world, cap, request);
         counter.held += request.amount;
-        holds.push({ counter, amount: request.amount });
+        holds.push({ counter, amount: request.amount, returned: 0n });
       }
       return holds;
     },
@@ -127,6 +132,40 @@ export const plantedBugs: Readonly<Record<string, Rules>> = {
     ...rules,
     mayFollow: (voided, request) =>
       rules.mayFollow(voided.evidence === "NOT_EXECUTED" ? { ...voided, evidence: "VENDOR_REFUSED" } : voided, request),
+  },
+  "a refund gives back more than was committed": {
+    ...rules,
+    adjust: (world, refund, amount) => {
+      for (const one of refundedBy(world, refund)) one.holds.forEach((hold) => (hold.returned -= amount));
+      rules.adjust(world, refund, amount);
+    },
+  },
+  "a refund gives headroom back to every cap": {
+    ...rules,
+    adjust: (world, refund, amount) => {
+      const caps = new Map([...world.caps].map(([id, cap]) => [id, { ...cap, restores: true }]));
+      rules.adjust({ ...world, caps }, refund, amount);
+    },
+  },
+  "a refund gives nothing back": { ...rules, adjust: () => {} },
+  "a refund lowers what was committed": {
+    ...rules,
+    adjust: (world, refund, amount) => {
+      rules.adjust(world, refund, amount);
+      for (const one of refundedBy(world, refund)) one.committed = (one.committed ?? 0n) - amount;
+    },
+  },
+  "a refund in another currency gives headroom back": {
+    ...rules,
+    adjust: (world, refund, amount) => {
+      const [original] = refundedBy(world, refund);
+      rules.adjust(world, original === undefined ? refund : { ...refund, currency: original.currency }, amount);
+    },
+  },
+  "a repeat may turn a spend into a refund": {
+    ...rules,
+    differences: (live, request) =>
+      rules.differences(live, { ...request, direction: live.direction, refundOf: live.refundOf }),
   },
   "an increase asks no cap": {
     ...rules,

@@ -6,6 +6,7 @@ import {
   type Authorization,
   AuthorizationState,
   DenialRule,
+  Direction,
   Disposition,
   type RequestError,
   Settlement,
@@ -51,6 +52,8 @@ export function authorizeMessage(request: Authorize): MessageInitShape<typeof Au
     },
     vendor: request.vendor,
     endpoint: request.endpoint,
+    direction: Direction[request.direction],
+    refundOf: request.refundOf,
     attemptId: request.attempt,
     settlement: Settlement[request.settlement],
     ...(request.resendSafeForMs === null ? {} : { resendSafeFor: durationFromMs(request.resendSafeForMs) }),
@@ -91,6 +94,8 @@ export function capMessage(rule: CreateCap) {
     window: CapWindow[rule.window],
     timeZone: rule.window === "DAY" ? rule.zone : "",
     perCustomer: rule.perCustomer,
+    direction: Direction[rule.direction],
+    refundsRestoreHeadroom: rule.restores,
     scope: {
       vaultKey: key === undefined ? "" : `vaultKeys/${key}`,
       vendor: vendor ?? "",
@@ -132,6 +137,9 @@ export function authorizationAnswer(message: Authorization | undefined): Answer 
     vendorState: message.vendorState,
     followUntil: time(message.followUntilTime),
     committedAmount: micros(message.committedAmount),
+    refundedAmount: micros(message.refundedAmount),
+    direction: nameOf(Direction, message.direction),
+    refundOf: text(message.refundOf),
     evidence: message.voidEvidence === VoidEvidence.UNSPECIFIED ? null : nameOf(VoidEvidence, message.voidEvidence),
   };
 }

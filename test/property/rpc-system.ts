@@ -53,9 +53,17 @@ export function createRpcSystem(options: RpcSystemOptions): System {
         currencies.set(command.cap, command.currency);
         return { error: null };
       case "updateCap": {
-        const limit = money(currencies.get(command.cap) ?? "usd", command.limit);
-        const cap = { name: `caps/${command.cap}`, limit };
-        await admin.updateCap({ cap, updateMask: { paths: ["limit"] } }, operator);
+        const { limit, restores } = command;
+        const cap = {
+          name: `caps/${command.cap}`,
+          ...(limit === null ? {} : { limit: money(currencies.get(command.cap) ?? "usd", limit) }),
+          ...(restores === null ? {} : { refundsRestoreHeadroom: restores }),
+        };
+        const paths = [
+          ...(limit === null ? [] : ["limit"]),
+          ...(restores === null ? [] : ["refunds_restore_headroom"]),
+        ];
+        await admin.updateCap({ cap, updateMask: { paths } }, operator);
         return { error: null };
       }
       case "createVaultKey": {

@@ -6,6 +6,7 @@ import { CapWindow, VaultKeyState } from "@holdfast/api/holdfast/v1/admin_servic
 import {
   AuthorizationState,
   DenialRule,
+  Direction,
   Disposition,
   Settlement,
   VoidEvidence,
@@ -94,6 +95,30 @@ describe("a cap", () => {
     expect((await server.admin.getCap({ name: "caps/tagged" })).cap?.limit).toMatchObject(usd("2"));
   });
 
+  test("counts one direction for ever, and may begin and end to give headroom back after refunds", async () => {
+    await server.cap("given", "1", { ...elsewhere, direction: Direction.REFUND });
+    await server.cap("spent", "1", elsewhere);
+    const update = (name: string, path: string) =>
+      server.admin.updateCap({ cap: { name, refundsRestoreHeadroom: true }, updateMask: { paths: [path] } });
+    const { cap } = await update("caps/spent", "refunds_restore_headroom");
+    expect(cap).toMatchObject({ direction: Direction.SPEND, refundsRestoreHeadroom: true, limit: usd("1") });
+    const limited = await server.admin.updateCap({
+      cap: { name: "caps/spent", limit: usd("2") },
+      updateMask: { paths: ["limit"] },
+    });
+    expect(limited.cap).toMatchObject({ refundsRestoreHeadroom: true });
+    expect(await refusal(update("caps/given", "refunds_restore_headroom"))).toMatchObject({
+      reason: "INVALID_FIELD",
+      field: "cap.refunds_restore_headroom",
+    });
+    expect(await refusal(update("caps/given", "direction"))).toMatchObject({
+      reason: "INVALID_FIELD",
+      field: "update_mask",
+    });
+    const listed = await server.admin.getCap({ name: "caps/given" });
+    expect(listed.cap).toMatchObject({ direction: Direction.REFUND, refundsRestoreHeadroom: false });
+  });
+
   test("of a DAY says when its window ends", async () => {
     await server.cap("daily", "100", { ...elsewhere, window: CapWindow.DAY, timeZone: "America/New_York" });
     await server.clock.set("2026-11-01T12:00:00Z");
@@ -112,6 +137,12 @@ describe("a cap", () => {
     ["cap.window", "x1", { limit: usd("1") }],
     ["cap.time_zone", "x1", { limit: usd("1"), window, timeZone: "UTC" }],
     ["cap.time_zone", "x1", { limit: usd("1"), window: CapWindow.DAY, timeZone: "Mars/Olympus" }],
+    ["cap.direction", "x1", { limit: usd("1"), window, direction: 7 as Direction }],
+    [
+      "cap.refunds_restore_headroom",
+      "x1",
+      { limit: usd("1"), window, direction: Direction.REFUND, refundsRestoreHeadroom: true },
+    ],
     ["cap.max_per_spend.currency", "x1", { limit: usd("1"), window, maxPerSpend: { currency: "eur", amount: "1" } }],
   ] as const)("with a wrong %s is refused", async (field, capId, cap) => {
     expect(await refusal(server.admin.createCap({ capId, cap }))).toMatchObject({

@@ -5,6 +5,7 @@ import { BadRequestSchema, ErrorInfoSchema } from "@holdfast/api/google/rpc/erro
 import {
   AuthorizationState,
   DenialRule,
+  Direction,
   Disposition,
   Settlement,
   VoidEvidence,
@@ -320,6 +321,41 @@ describe("a vendor object that is not at its end", () => {
   });
 });
 
+describe("a refund", () => {
+  test("states what it gives back of, adjusts that charge, and is shown by it", async () => {
+    await server.cap("charged", "10", {
+      scope: { purpose: "refundable" },
+      refundsRestoreHeadroom: true,
+      direction: Direction.SPEND,
+    });
+    const charge = asks();
+    const spend = { ...charge.spend, purpose: "refundable" };
+    const { name } = await grant({ ...charge, spend } as Request);
+    const vendorReference = `ch_${customers}`;
+    const { authorization } = await spends.commitSpend({ authorization: name, amount: usd("10"), vendorReference });
+    expect(authorization).toMatchObject({ direction: Direction.SPEND, refundedAmount: usd("0"), refundOf: "" });
+    const request = asks({ direction: Direction.REFUND, refundOf: vendorReference, amount: "4" });
+    const refund = await grant(request);
+    expect(refund).toMatchObject({ direction: Direction.REFUND, refundOf: vendorReference });
+    expect(refund.refundedAmount).toBeUndefined();
+    const changed = { ...request, refundOf: "ch_other" };
+    expect(await refusal(spends.authorizeSpend(changed))).toMatchObject({
+      reason: "SPEND_MISMATCH",
+      metadata: { fields: "refund_of" },
+    });
+    await spends.commitSpend({ authorization: refund.name, amount: usd("4"), vendorReference: `re_${customers}` });
+    const lookup = { case: "name" as const, value: name };
+    expect((await spends.getAuthorization({ lookup })).authorization).toMatchObject({
+      committedAmount: usd("10"),
+      refundedAmount: usd("4"),
+    });
+    const { usage } = await server.admin.getCap({ name: "caps/charged" });
+    expect(usage).toMatchObject({ committed: usd("6"), headroom: usd("4") });
+    const { authorizations } = await server.admin.listAuthorizations({ customerId: request.spend?.customerId ?? "" });
+    expect(authorizations).toMatchObject([{ direction: Direction.REFUND, refundOf: vendorReference }]);
+  });
+});
+
 describe("an increase", () => {
   test("is granted with the new total, repeated, and denied with every figure of what is missing", async () => {
     const client = server.spend(await server.vaultKey("raising"));
@@ -389,6 +425,10 @@ describe("a request that is malformed names its field", () => {
     ["endpoint", asks({ endpoint: "/v1/charges" })],
     ["resend_safe_for", asks({ settlement: Settlement.RESEND_SAFE })],
     ["resend_safe_for", asks({ resendSafeFor: { seconds: 1n } })],
+    ["refund_of", asks({ refundOf: "ch_1" })],
+    ["refund_of", asks({ refundOf: "a b", direction: Direction.REFUND })],
+    ["direction", asks({ direction: 9 as Direction })],
+    ["continue_vendor_reference", asks({ continueVendorReference: "a b" })],
     ["hold_duration", asks({ holdDuration: { seconds: 4n } })],
     ["hold_duration", asks({ holdDuration: { seconds: 86_401n } })],
     ["retry_after_generation", asks({ retryAfterGeneration: -1 })],

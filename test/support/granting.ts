@@ -52,6 +52,8 @@ export function asks(asked: Asked = {}): AuthorizeCommand {
     vendor: "stripe",
     vendorAccount: "",
     endpoint,
+    direction: "SPEND",
+    refundOf: "",
     settlement: "SEND_ONCE",
     resendSafeForMs: undefined,
     holdForMs: 600_000,
@@ -110,7 +112,7 @@ export async function openGranting(pool: pg.Pool): Promise<Granting> {
     cap: async (capId, limit, options) =>
       void (await change("cap.created", (client) => insertCap(client, workspace, newCap(capId, limit, options)))),
     changeCap: async (capId, changes) => {
-      const all = { limit: undefined, maxPerSpend: undefined, ...changes };
+      const all = { limit: undefined, maxPerSpend: undefined, refundsRestoreHeadroom: undefined, ...changes };
       await change("cap.updated", (client) => updateCap(client, workspace, capId, all));
     },
     authorize: (...commands) => store.authorizeBatch(pool, workspace, commands),
@@ -174,6 +176,8 @@ function newCap(capId: string, limit: Money, options: NewCapOptions = {}): NewCa
     window: "LIFETIME",
     timeZone: "UTC",
     perCustomer: false,
+    direction: "SPEND",
+    refundsRestoreHeadroom: false,
     maxPerSpend: undefined,
     ...others,
     scope: {
@@ -203,7 +207,7 @@ async function recount(pool: pg.Pool, workspace: string): Promise<Counter[]> {
     `select n.cap_id as "capId", n.window_label as "window", n.subject,
        coalesce(sum(case when t.state = 'COMMITTED' then
          case when t.committed_currency = t.currency then t.committed_micros else h.amount_micros end
-         else 0 end + coalesce(x.counted, 0)), 0) as committed,
+         else 0 end + coalesce(x.counted, 0) - h.returned_micros), 0) as committed,
        coalesce(sum(h.amount_micros) filter (where t.state in ('HELD', 'IN_DOUBT')), 0) as held
      from holdfast.counters n
      left join holdfast.holds h on h.workspace_id = n.workspace_id and h.cap_id = n.cap_id

@@ -71,7 +71,7 @@ create table holdfast.vault_keys (
   )
 );
 
--- Window, zone, scope and currency of a cap never change: its counters would mean something else.
+-- Window, zone, scope, currency and direction of a cap never change: its counters would mean something else.
 create table holdfast.caps (
   workspace_id text not null,
   cap_id text not null,
@@ -86,6 +86,9 @@ create table holdfast.caps (
   scope_customer_id text,
   scope_purpose text,
   per_customer boolean not null,
+  direction text not null,
+  -- A refund of a charge that this cap counted gives the headroom back.
+  refunds_restore_headroom boolean not null,
   version bigint not null default 1,
   create_time timestamptz not null,
   update_time timestamptz not null,
@@ -96,6 +99,9 @@ create table holdfast.caps (
   constraint caps_limit_check check (limit_micros between 0 and 1000000000000000000),
   constraint caps_max_check check (max_per_spend_micros between 0 and 1000000000000000000),
   constraint caps_window_check check (cap_window in ('LIFETIME', 'DAY', 'BILLING_PERIOD')),
+  constraint caps_direction_check check (
+    direction in ('SPEND', 'REFUND') and (direction = 'SPEND' or not refunds_restore_headroom)
+  ),
   constraint caps_time_zone_check check (length(time_zone) between 1 and 64)
 );
 
@@ -135,6 +141,8 @@ create table holdfast.authorizations (
   -- What repeats are compared with. What is held may be more: an increase raises it, nothing lowers it.
   amount_micros bigint not null,
   held_micros bigint not null,
+  direction text not null,
+  refund_of text not null default '',
   settlement text not null,
   resend_safe_for interval,
   state text not null,
@@ -151,6 +159,8 @@ create table holdfast.authorizations (
   committed_micros bigint,
   committed_currency text,
   commit_time timestamptz,
+  -- What later refunds gave back, in the committed currency.
+  refunded_micros numeric(38, 0) not null default 0,
   void_evidence text,
   void_reason text,
   void_time timestamptz,
@@ -169,6 +179,10 @@ create table holdfast.authorizations (
   ),
   constraint authorizations_amount_check check (amount_micros between 1 and 1000000000000000000),
   constraint authorizations_held_check check (held_micros between amount_micros and 1000000000000000000),
+  constraint authorizations_direction_check check (
+    direction in ('SPEND', 'REFUND') and (direction = 'REFUND' or refund_of = '')
+  ),
+  constraint authorizations_refunded_check check (refunded_micros >= 0 and (refunded_micros = 0 or state = 'COMMITTED')),
   constraint authorizations_settlement_check check (
     settlement in ('TWO_STEP', 'RESEND_SAFE', 'SEND_ONCE')
     and (settlement = 'RESEND_SAFE') = (resend_safe_for is not null)
@@ -191,7 +205,7 @@ create table holdfast.authorizations (
   constraint authorizations_committed_check check (committed_micros >= 0),
   constraint authorizations_lengths_check check (
     length(attempt_id) = 32 and length(vendor) <= 32 and length(vendor_account) <= 128 and length(endpoint) <= 256
-    and length(body_fingerprint) <= 64 and length(vendor_reference) <= 255 and length(vendor_state) <= 64
+    and length(body_fingerprint) <= 64 and length(vendor_reference) <= 255 and length(refund_of) <= 255 and length(vendor_state) <= 64
     and length(void_reason) <= 500 and length(lease) <= 128 and length(trace_id) <= 32
   )
 ) with (fillfactor = 85);
@@ -216,11 +230,35 @@ create table holdfast.holds (
   window_label text not null,
   subject text not null,
   amount_micros bigint not null,
+  -- What refunds gave back of what was committed for it.
+  returned_micros bigint not null default 0,
   constraint holds_pkey primary key (workspace_id, spend_key, generation, cap_id),
   constraint holds_authorization_fkey foreign key (workspace_id, spend_key, generation)
     references holdfast.authorizations (workspace_id, spend_key, generation),
-  constraint holds_amount_check check (amount_micros > 0)
+  constraint holds_amount_check check (amount_micros > 0),
+  constraint holds_returned_check check (returned_micros >= 0)
 );
+
+-- A refund that was committed, against the committed authorization of the charge that it refunds. One refund adjusts
+-- one authorization, once; the committed amount of that one never changes.
+create table holdfast.adjustments (
+  workspace_id text not null,
+  refund_spend_key text not null,
+  refund_generation integer not null,
+  spend_key text not null,
+  generation integer not null,
+  amount_micros bigint not null,
+  currency text not null,
+  create_time timestamptz not null,
+  constraint adjustments_pkey primary key (workspace_id, refund_spend_key, refund_generation),
+  constraint adjustments_refund_fkey foreign key (workspace_id, refund_spend_key, refund_generation)
+    references holdfast.authorizations (workspace_id, spend_key, generation),
+  constraint adjustments_authorization_fkey foreign key (workspace_id, spend_key, generation)
+    references holdfast.authorizations (workspace_id, spend_key, generation),
+  constraint adjustments_amount_check check (amount_micros >= 0)
+);
+
+create index adjustments_authorization_idx on holdfast.adjustments (workspace_id, spend_key, generation);
 
 -- Which authorization a vendor's charge settles. One charge settles one authorization.
 create table holdfast.vendor_charges (

@@ -79,17 +79,18 @@ begin
   with claims as (
     insert into holdfast.authorizations (
       workspace_id, spend_key, generation, customer_id, billing_period, purpose, idempotency_key, vault_key_id, vendor,
-      vendor_account, endpoint, currency, amount_micros, held_micros, settlement, resend_safe_for, state, attempt_id,
-      told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time, lease, fencing_token, trace_id
+      vendor_account, endpoint, currency, amount_micros, held_micros, direction, refund_of, settlement,
+      resend_safe_for, state, attempt_id, told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time, lease, fencing_token, trace_id
     )
     select p_workspace, c.spend_key, 1, c.customer_id, c.billing_period, c.purpose, c.spend_key, c.vault_key_id,
-      c.vendor, c.vendor_account, c.endpoint, c.currency, c.amount_micros, c.amount_micros, c.settlement,
-      c.resend_safe_for, 'HELD', c.attempt_id, false, c.body_fingerprint, v_now, v_now + c.hold_for, c.lease, c.fencing_token, c.trace_id
+      c.vendor, c.vendor_account, c.endpoint, c.currency, c.amount_micros, c.amount_micros, c.direction,
+      c.refund_of, c.settlement, c.resend_safe_for, 'HELD', c.attempt_id, false, c.body_fingerprint, v_now, v_now + c.hold_for, c.lease, c.fencing_token, c.trace_id
     from (
       select distinct on (x.spend_key) x.*
       from jsonb_to_recordset(p_requests) as x (
         ord integer, spend_key text, customer_id text, billing_period text, purpose text, vault_key_id text,
-        vendor text, vendor_account text, endpoint text, currency text, amount_micros bigint, settlement text,
+        vendor text, vendor_account text, endpoint text, currency text, amount_micros bigint, direction text,
+        refund_of text, settlement text,
         resend_safe_for interval, attempt_id text, body_fingerprint text, hold_for interval, lease text,
         fencing_token bigint, trace_id text, retry_after_generation integer
       )
@@ -154,7 +155,8 @@ begin
     select x.*, m.counters, m.caps, m.labels, m.unpinned
     from jsonb_to_recordset(p_requests) as x (
       ord integer, spend_key text, customer_id text, billing_period text, purpose text, vault_key_id text,
-      vendor text, vendor_account text, endpoint text, currency text, amount_micros bigint, settlement text,
+      vendor text, vendor_account text, endpoint text, currency text, amount_micros bigint, direction text,
+        refund_of text, settlement text,
       resend_safe_for interval, attempt_id text, body_fingerprint text, hold_for interval, lease text,
       lease_period text, holder_id text, fencing_token bigint, trace_id text, retry_after_generation integer,
       continue_reference text
@@ -217,6 +219,8 @@ begin
         case when a.vendor <> r.vendor then 'vendor' end,
         case when a.vendor_account <> r.vendor_account then 'vendor_account' end,
         case when a.endpoint <> r.endpoint then 'endpoint' end,
+        case when a.direction <> r.direction then 'direction' end,
+        case when a.refund_of <> r.refund_of then 'refund_of' end,
         case when a.settlement <> r.settlement then 'settlement' end,
         case when a.resend_safe_for is distinct from r.resend_safe_for then 'resend_safe_for' end
       ], null);
@@ -389,13 +393,13 @@ begin
     if not v_claim then
       insert into holdfast.authorizations (
         workspace_id, spend_key, generation, customer_id, billing_period, purpose, idempotency_key, vault_key_id,
-        vendor, vendor_account, endpoint, currency, amount_micros, held_micros, settlement, resend_safe_for, state,
-        attempt_id, told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time, lease, fencing_token, trace_id
+        vendor, vendor_account, endpoint, currency, amount_micros, held_micros, direction, refund_of, settlement,
+        resend_safe_for, state, attempt_id, told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time, lease, fencing_token, trace_id
       ) values (
         p_workspace, r.spend_key, v_start, r.customer_id, r.billing_period, r.purpose,
         holdfast.idempotency_key(r.customer_id, r.billing_period, r.purpose, v_start), r.vault_key_id, r.vendor,
-        r.vendor_account, r.endpoint, r.currency, r.amount_micros, r.amount_micros, r.settlement, r.resend_safe_for,
-        'HELD',
+        r.vendor_account, r.endpoint, r.currency, r.amount_micros, r.amount_micros, r.direction, r.refund_of,
+        r.settlement, r.resend_safe_for, 'HELD',
         r.attempt_id, false, r.body_fingerprint, v_now, v_now + r.hold_for, r.lease, r.fencing_token, r.trace_id
       );
     end if;
@@ -448,10 +452,12 @@ begin
            'held_micros', d_used_held[x.ord]) else '{}' end
       || case when x.lease is not null then jsonb_build_object(
            'lease', x.lease, 'lease_period', x.lease_period, 'fencing_token', x.fencing_token) else '{}' end
+      || case when x.direction <> 'SPEND' then jsonb_build_object(
+           'direction', x.direction, 'refund_of', x.refund_of) else '{}' end
   from jsonb_to_recordset(p_requests) as x (
     ord integer, vault_key_id text, spend_key text, customer_id text, billing_period text, purpose text,
     attempt_id text, currency text, amount_micros bigint, trace_id text, lease text, lease_period text,
-    fencing_token bigint
+    fencing_token bigint, direction text, refund_of text
   );
 
   return query
@@ -470,7 +476,7 @@ begin
 end
 $$;
 
--- Which counters each request of a batch draws on: every cap of which all set scope fields match. A
+-- Which counters each request of a batch draws on: every cap of its direction of which all set scope fields match. A
 -- BILLING_PERIOD cap is marked unpinned for a key that does not pin its periods: its caller could invent one.
 create function holdfast.matching_caps(p_workspace text, p_requests jsonb, p_now timestamptz)
 returns table (ord integer, cap_id text, label text, subject text, unpinned boolean)
@@ -480,10 +486,11 @@ as $$
     case when c.per_customer then x.customer_id else '' end,
     c.cap_window = 'BILLING_PERIOD' and k.billing_periods is null
   from jsonb_to_recordset(p_requests) as x (
-    ord integer, vault_key_id text, vendor text, endpoint text, customer_id text, billing_period text, purpose text
+    ord integer, vault_key_id text, vendor text, endpoint text, customer_id text, billing_period text, purpose text,
+    direction text
   )
   join holdfast.vault_keys k on k.workspace_id = p_workspace and k.vault_key_id = x.vault_key_id
-  join holdfast.caps c on c.workspace_id = p_workspace
+  join holdfast.caps c on c.workspace_id = p_workspace and c.direction = x.direction
     and (c.scope_vault_key_id is null or c.scope_vault_key_id = x.vault_key_id)
     and (c.scope_vendor is null or c.scope_vendor = x.vendor)
     and (c.scope_endpoint is null or holdfast.endpoint_allowed(array[c.scope_endpoint], x.endpoint))

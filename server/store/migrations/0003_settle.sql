@@ -1,7 +1,10 @@
 -- Settles a batch of authorizations of one workspace at what was really charged. The truth is recorded, also
 -- above the hold and above the cap; a second truth becomes a contradiction, which is counted and never dropped.
 --
--- Locks: authorizations by (generation, spend key) -> vendor charges -> counters, each sorted.
+-- A refund that is committed adjusts the authorization of the charge that it names, once, and gives headroom back to
+-- the caps that say so, in the windows of that charge: what is refunded, and never more than was committed there.
+--
+-- Locks: authorizations by (generation, spend key), refunded ones among them -> vendor charges -> counters, each sorted.
 create function holdfast.commit_batch(p_workspace text, p_requests jsonb)
 returns table (
   ord integer, error_reason text, over_committed boolean, authorization_row holdfast.authorizations
@@ -22,13 +25,42 @@ declare
   d_error text[] := '{}'; d_over boolean[] := '{}'; d_key text[] := '{}'; d_generation integer[] := '{}';
   -- What to move on the counters: a settled hold leaves held, an amount enters committed.
   s_key text[] := '{}'; s_generation integer[] := '{}'; s_settles boolean[] := '{}'; s_amount bigint[] := '{}';
+  -- Every authorization that is locked, the charges that refunds of the batch name, the caps that get headroom back,
+  -- and how much of it.
+  v_locked text[];
+  v_vendors text[]; v_accounts text[]; v_references text[];
+  v_restoring text[] := '{}';
+  o holdfast.authorizations;
+  h record;
+  v_returned jsonb;
+  g_cap text[] := '{}'; g_label text[] := '{}'; g_subject text[] := '{}'; g_amount bigint[] := '{}';
 begin
-  perform from holdfast.authorizations t
+  select array_agg(k.spend_key || '-' || k.generation),
+    coalesce(array_agg(k.vendor) filter (where k.refund_of <> ''), '{}'),
+    coalesce(array_agg(k.vendor_account) filter (where k.refund_of <> ''), '{}'),
+    coalesce(array_agg(k.refund_of) filter (where k.refund_of <> ''), '{}')
+  into v_locked, v_vendors, v_accounts, v_references
+  from (
+    select t.spend_key, t.generation, t.vendor, t.vendor_account, t.refund_of
+    from holdfast.authorizations t
     where t.workspace_id = p_workspace and (t.spend_key, t.generation) in (
       select x.spend_key, x.generation from jsonb_to_recordset(p_requests) as x (spend_key text, generation integer)
+      union
+      select c.spend_key, c.generation
+      from jsonb_to_recordset(p_requests) as x (spend_key text, generation integer)
+      join holdfast.authorizations f on f.workspace_id = p_workspace and f.spend_key = x.spend_key
+        and f.generation = x.generation and f.refund_of <> ''
+      join holdfast.authorizations c on c.workspace_id = p_workspace and c.vendor = f.vendor
+        and c.vendor_account = f.vendor_account and c.vendor_reference = f.refund_of
     )
-    order by t.generation, t.spend_key for update;
+    order by t.generation, t.spend_key for update
+  ) k;
   v_now := holdfast.clock();
+  if cardinality(v_references) > 0 then
+    -- Read once: a flag that changes meanwhile must not lead to a counter that was not locked in order.
+    select coalesce(array_agg(c.cap_id), '{}') into v_restoring from holdfast.caps c
+      where c.workspace_id = p_workspace and c.refunds_restore_headroom;
+  end if;
 
   -- Claims in sorted order what may be committed below. A claim counts only once its authorization is committed
   -- with it: a request of this batch that does commit takes over the claim of one that did not.
@@ -58,6 +90,14 @@ begin
       from jsonb_to_recordset(p_requests) as x (spend_key text, generation integer)
       join holdfast.holds h on h.workspace_id = p_workspace and h.spend_key = x.spend_key
         and h.generation = x.generation
+      union
+      select h.cap_id, h.window_label, h.subject
+      from unnest(v_vendors, v_accounts, v_references) as f (vendor, account, reference)
+      join holdfast.authorizations c on c.workspace_id = p_workspace and c.vendor = f.vendor
+        and c.vendor_account = f.account and c.vendor_reference = f.reference
+      join holdfast.holds h on h.workspace_id = p_workspace and h.spend_key = c.spend_key
+        and h.generation = c.generation
+      where h.cap_id = any (v_restoring)
     )
     order by n.cap_id, n.window_label, n.subject for update;
 
@@ -128,6 +168,55 @@ begin
         jsonb_build_object(
           'vendor_reference', r.vendor_reference, 'committed_micros', r.amount_micros, 'currency', r.currency,
           'previous_state', a.state, 'over_committed', d_over[r.ord], 'attempt_id', r.attempt_id), a);
+
+      if a.refund_of <> '' then
+        select t.* into o
+        from holdfast.vendor_charges c
+        join holdfast.authorizations t on t.workspace_id = p_workspace and t.spend_key = c.spend_key
+          and t.generation = c.generation and t.state = 'COMMITTED' and t.vendor_reference = c.vendor_reference
+        where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
+          and c.vendor_reference = a.refund_of and (c.spend_key, c.generation) <> (a.spend_key, a.generation);
+        if found and o.spend_key || '-' || o.generation <> all (v_locked) then
+          -- Committed since the locks were chosen. To lock it now could wait for a batch that waits for this one.
+          raise exception 'a refunded charge was committed meanwhile' using errcode = 'serialization_failure';
+        end if;
+        if found then
+          insert into holdfast.adjustments (
+            workspace_id, refund_spend_key, refund_generation, spend_key, generation, amount_micros, currency, create_time
+          ) values (
+            p_workspace, a.spend_key, a.generation, o.spend_key, o.generation, r.amount_micros, r.currency, v_now
+          );
+          v_returned := '[]';
+          if r.currency = o.committed_currency then
+            update holdfast.authorizations t set refunded_micros = t.refunded_micros + r.amount_micros
+              where t.workspace_id = p_workspace and t.spend_key = o.spend_key and t.generation = o.generation;
+            for h in
+              select d.cap_id, d.window_label, d.subject,
+                least(r.amount_micros, o.committed_micros - d.returned_micros) as amount
+              from holdfast.holds d
+              where d.workspace_id = p_workspace and d.spend_key = o.spend_key and d.generation = o.generation
+                -- What was charged in another currency keeps counting as it was held: nothing says how much of it to
+                -- give back.
+                and d.cap_id = any (v_restoring) and o.committed_currency = o.currency
+                and d.returned_micros < o.committed_micros
+              order by d.cap_id
+            loop
+              update holdfast.holds d set returned_micros = d.returned_micros + h.amount
+                where d.workspace_id = p_workspace and d.spend_key = o.spend_key and d.generation = o.generation
+                  and d.cap_id = h.cap_id;
+              g_cap := g_cap || h.cap_id; g_label := g_label || h.window_label; g_subject := g_subject || h.subject;
+              g_amount := g_amount || h.amount;
+              v_returned := v_returned || jsonb_build_object(
+                'cap', h.cap_id, 'window', h.window_label, 'returned_micros', h.amount);
+            end loop;
+          end if;
+          perform holdfast.append_audit(
+            p_workspace, v_now, 'spend.refunded', r.actor_kind, r.actor_id, r.trace_id,
+            jsonb_build_object(
+              'refund', a.spend_key || '-' || a.generation, 'refunded_micros', r.amount_micros,
+              'currency', r.currency, 'caps', v_returned), o);
+        end if;
+      end if;
       continue;
     end if;
 
@@ -192,6 +281,15 @@ begin
     ) k
     where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.window_label
       and n.subject = k.subject;
+
+  -- After what the batch itself has committed, of which it may be a part.
+  update holdfast.counters n set committed_micros = n.committed_micros - k.amount
+    from (
+      select g.cap_id, g.label, g.subject, sum(g.amount) as amount
+      from unnest(g_cap, g_label, g_subject, g_amount) as g (cap_id, label, subject, amount)
+      group by g.cap_id, g.label, g.subject
+    ) k
+    where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.label and n.subject = k.subject;
 
   return query
     select d.ord::integer, d_error[d.ord], d_over[d.ord], t
