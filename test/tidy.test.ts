@@ -18,7 +18,10 @@ function* filesIn(folder: string): Generator<string> {
 
 const files = [...filesIn("")];
 const sources = files.filter((file) => file.endsWith(".ts"));
-const product = sources.filter((file) => file.startsWith("server/") || file.startsWith("sdk/"));
+// An example is a user's code: it imports the SDK by its name.
+const product = sources.filter(
+  (file) => (file.startsWith("server/") || file.startsWith("sdk/")) && !file.startsWith("sdk/examples/"),
+);
 
 const texts = new Map<string, string>();
 function textOf(file: string): string {
