@@ -41,7 +41,7 @@ customers: the last ones are denied.
 A line per scenario follows: connections cut and processes killed in its guarded run, and charges
 beyond one per customer, unguarded and guarded. Then the same as a table.
 
-Demo settings: a hold lasts ${holdMs / 1000} s (default 10 min); Stripe has ${deadlines} ms (default 30 s).
+On day one a hold lasts ${holdMs / 1000} s (default 10 min); Stripe has ${deadlines} ms (default 30 s).
 `;
 }
 
