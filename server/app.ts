@@ -5,6 +5,7 @@ import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_ser
 import type pg from "pg";
 import pino from "pino";
 import type { Config } from "./config.ts";
+import { HoldfastError } from "./domain/errors.ts";
 import type { AuthorizeCommand, AuthorizeDecision, CommitCommand } from "./domain/spend.ts";
 import { authGate, principalInterceptor, tokenHash } from "./rpc/auth.ts";
 import { authorizationMethods } from "./rpc/authorizations.ts";
@@ -26,6 +27,7 @@ import { migrate } from "./store/migrate.ts";
 import { createChangePolicy } from "./store/policy.ts";
 import { createPool, inTransaction } from "./store/postgres.ts";
 import { batchRemedy, refusalFor, refusing } from "./store/refusal.ts";
+import { createSemaphore, type Semaphore } from "./store/semaphore.ts";
 import { authorizeBatch, type CommitResult, commitBatch } from "./store/spend.ts";
 import { startSweep } from "./store/sweep.ts";
 import { vaultKeySecret } from "./store/vault-key.ts";
@@ -77,6 +79,7 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     const health = createHealth(services);
     const authorizations = authorizeQueue(pool, config);
     const commits = commitQueue(pool, config);
+    const rehearse = rehearsal(pool, boundedBy(config, "dry runs"));
     closers.push(async () => void (await Promise.all([authorizations.idle(), commits.idle()])));
     const sweep = startSweep({
       database: pool,
@@ -90,9 +93,11 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     const listener = await startListener({
       host: config.host,
       port: config.port,
-      routes: routesOf(pool, { authorizations, commits, health, random: options.random ?? randomBytes, log }),
+      routes: routesOf(pool, { authorizations, commits, rehearse, health, random: options.random ?? randomBytes, log }),
       interceptors: [traceInterceptor(), errorInterceptor(log), principalInterceptor(), validationInterceptor()],
-      requestGate: traceGate(authGate({ lookupTokenHash: secretsOf(refusing(pool)), log })),
+      requestGate: traceGate(
+        authGate({ lookupTokenHash: secretsOf(refusing(pool), boundedBy(config, "unknown tokens")), log }),
+      ),
       log,
     });
     closers.push(async () => {
@@ -169,6 +174,7 @@ async function bootstrap(database: Database, config: Config): Promise<void> {
 
 type AuthorizeQueue = GroupCommit<AuthorizeCommand, AuthorizeDecision>;
 type CommitQueue = GroupCommit<CommitCommand, CommitResult>;
+type Rehearse = (workspace: string, command: AuthorizeCommand) => Promise<AuthorizeDecision>;
 
 function authorizeQueue(pool: pg.Pool, config: Config): AuthorizeQueue {
   return new GroupCommit({
@@ -195,13 +201,14 @@ function commitQueue(pool: pg.Pool, config: Config): CommitQueue {
 interface RouteParts {
   readonly authorizations: AuthorizeQueue;
   readonly commits: CommitQueue;
+  readonly rehearse: Rehearse;
   readonly health: HealthSwitch;
   readonly random: (size: number) => Uint8Array;
   readonly log: pino.Logger;
 }
 
 function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => void {
-  const { authorizations, commits, health, random, log } = parts;
+  const { authorizations, commits, rehearse, health, random, log } = parts;
   const database = refusing(pool);
   const changePolicy = createChangePolicy(async (work) => {
     try {
@@ -212,7 +219,7 @@ function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => 
   });
   return (router) => {
     router.service(SpendControlService, {
-      ...spendMethods({ database, authorizations, commits, rehearse: rehearsal(pool), log }),
+      ...spendMethods({ database, authorizations, commits, rehearse, log }),
       ...increaseHoldMethod(database),
       ...leaseMethods(database),
     });
@@ -226,11 +233,12 @@ function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => 
   };
 }
 
+const waitingMax = 100;
 const rehearsed = Symbol("rolled back on purpose");
 
 /** The same judgement as a grant, under the same locks, in a transaction that is always rolled back. */
-function rehearsal(pool: pg.Pool): (workspace: string, command: AuthorizeCommand) => Promise<AuthorizeDecision> {
-  return async (workspace, command) => {
+function rehearsal(pool: pg.Pool, turn: Semaphore): Rehearse {
+  const rehearse: Rehearse = async (workspace, command) => {
     let decision: AuthorizeDecision | undefined;
     try {
       await inTransaction(pool, async (transaction) => {
@@ -243,12 +251,23 @@ function rehearsal(pool: pg.Pool): (workspace: string, command: AuthorizeCommand
     if (decision === undefined) throw new Error("a rehearsal gave no decision");
     return decision;
   };
+  return (workspace, command) => turn(() => rehearse(workspace, command));
 }
 
-function secretsOf(database: Database) {
+/** Work that is not queued in batches may use a quarter of the pool's connections. */
+function boundedBy({ poolSize }: Config, what: string): Semaphore {
+  const message = `Too many ${what} wait for the database; nothing was done. Try again after the delay.`;
+  return createSemaphore({
+    running: Math.max(1, Math.floor(poolSize / 4)),
+    waiting: waitingMax,
+    refusal: () => new HoldfastError("QUEUE_FULL", message, { retryAfterMs: 250 }),
+  });
+}
+
+function secretsOf(database: Database, turn: Semaphore) {
   return async (kind: "vk" | "op", workspace: string, id: string): Promise<readonly Uint8Array[]> => {
-    const secret =
-      kind === "vk" ? await vaultKeySecret(database, workspace, id) : await operatorSecret(database, workspace, id);
+    const read = kind === "vk" ? vaultKeySecret : operatorSecret;
+    const secret = await turn(() => read(database, workspace, id));
     return secret === undefined ? [] : [secret];
   };
 }

@@ -191,24 +191,3 @@ function readOtlpEndpoint(settings: Settings): string | undefined {
   }
   return endpoint;
 }
-
-/** The configuration as it may be logged: no password, no secret part of a token. */
-export function describeConfig(config: Config): Readonly<Record<string, unknown>> {
-  const { database, operatorToken, otlpEndpoint } = config;
-  return {
-    ...config,
-    database: database.kind === "url" ? { kind: "url", url: redactUrl(database.url) } : database,
-    ...(operatorToken === undefined ? {} : { operatorToken: operatorToken.replace(/[^_]*$/, "***") }),
-    ...(otlpEndpoint === undefined ? {} : { otlpEndpoint: redactUrl(otlpEndpoint) }),
-  };
-}
-
-function redactUrl(text: string): string {
-  const url = URL.parse(text);
-  if (url === null) return "***";
-  if (url.password !== "") url.password = "***";
-  for (const name of new Set(url.searchParams.keys())) {
-    if (/password|secret|token|key/i.test(name)) url.searchParams.set(name, "***");
-  }
-  return url.href;
-}

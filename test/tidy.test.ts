@@ -44,7 +44,13 @@ function importsOf(file: string): string[] {
 /** Which layers each layer may import from; what is not listed is above it. */
 const layers: Readonly<Record<string, readonly string[]>> = {
   "server/domain/": ["server/domain/"],
-  "server/store/": ["server/store/", "server/domain/", "server/startup-error.ts", "server/config.ts"],
+  "server/store/": [
+    "server/store/",
+    "server/domain/",
+    "server/startup-error.ts",
+    "server/config.ts",
+    "server/telemetry-attributes.ts",
+  ],
   "server/rpc/": ["server/rpc/", "server/store/", "server/domain/", "server/telemetry-attributes.ts", "@holdfast/api/"],
   "sdk/": ["sdk/", "@holdfast/api/"],
 };

@@ -131,24 +131,34 @@ export function principalInterceptor(): Interceptor {
 function createAuthenticator(options: AuthOptions): (headers: Headers) => Promise<Principal> {
   const now = options.now ?? (() => performance.now());
   const cache = new Map<string, { readonly principal: Principal; readonly until: number }>();
+  const pending = new Map<string, Promise<Principal>>();
+
+  // Every refusal hashes and compares once. Only a well-formed token reaches the database: that a token is
+  // malformed is nothing its sender does not know, and garbage must not become queries.
+  const verify = async (token: string, hash: Buffer): Promise<Principal> => {
+    const parts = tokenPattern.exec(token);
+    const [, kind, workspace, id] = (parts ?? []) as readonly (string | undefined)[];
+    const wellFormed = kind !== undefined && workspace !== undefined && id !== undefined;
+    const stored = wellFormed ? await options.lookupTokenHash(kind as TokenKind, workspace, id) : [];
+    if (!matches(hash, stored) || !wellFormed) throw invalidToken();
+    return { role: roleOf[kind as TokenKind], workspace, id };
+  };
 
   return async (headers) => {
     const token = bearerToken(headers);
-    // Every refusal hashes and compares once. Only a well-formed token reaches the database: that a token is
-    // malformed is nothing its sender does not know, and garbage must not become queries.
     const hash = tokenHash(token);
     const cacheKey = hash.toString("latin1");
     const known = cache.get(cacheKey);
     if (known !== undefined && now() < known.until) return known.principal;
     cache.delete(cacheKey);
 
-    const parts = tokenPattern.exec(token);
-    const [, kind, workspace, id] = (parts ?? []) as readonly (string | undefined)[];
-    const wellFormed = kind !== undefined && workspace !== undefined && id !== undefined;
-    const stored = wellFormed ? await options.lookupTokenHash(kind as TokenKind, workspace, id) : [];
-    if (!matches(hash, stored) || !wellFormed) throw invalidToken();
-
-    const principal: Principal = { role: roleOf[kind as TokenKind], workspace, id };
+    // A server that has just started is asked about one token by many calls at once: one look-up answers them all.
+    let lookup = pending.get(cacheKey);
+    if (lookup === undefined) {
+      lookup = verify(token, hash).finally(() => pending.delete(cacheKey));
+      pending.set(cacheKey, lookup);
+    }
+    const principal = await lookup;
     if (cache.size >= cacheEntriesMax) cache.delete(cache.keys().next().value as string);
     cache.set(cacheKey, { principal, until: now() + cacheMs });
     return principal;

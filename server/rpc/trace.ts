@@ -1,8 +1,6 @@
 import {
-  type Attributes,
   type Context,
   context,
-  type Link,
   propagation,
   ROOT_CONTEXT,
   type Span,
@@ -25,31 +23,10 @@ import { principalKey } from "./auth.ts";
 
 const scope = "holdfast";
 
-export interface SpanOptions {
-  readonly attributes?: Attributes;
-  readonly links?: Link[];
-  /** The active context by default. `ROOT_CONTEXT` starts a new trace. */
-  readonly parent?: Context;
-}
-
 /** The W3C trace id of the call that is being served: 32 lower-case hex digits, or undefined outside of one. */
 export function currentTraceId(): string | undefined {
   const current = trace.getSpanContext(context.active());
   return current === undefined || !trace.isSpanContextValid(current) ? undefined : current.traceId;
-}
-
-/** Runs `fn` inside a span, which ends with it and records what it throws. The result of `fn` is returned. */
-export async function withSpan<T>(name: string, options: SpanOptions, fn: (span: Span) => Promise<T> | T): Promise<T> {
-  const { attributes = {}, links = [], parent = context.active() } = options;
-  const span = trace.getTracer(scope).startSpan(name, { attributes, links }, parent);
-  try {
-    return await context.with(trace.setSpan(parent, span), fn, undefined, span);
-  } catch (error) {
-    fail(span, error);
-    throw error;
-  } finally {
-    span.end();
-  }
 }
 
 /**
@@ -171,13 +148,6 @@ function failRpc(span: Span, error: unknown): void {
   if (!serverFaults.has(failure.code)) return;
   span.setAttribute(ATTR_ERROR_TYPE, code);
   span.setStatus({ code: SpanStatusCode.ERROR, message: failure.rawMessage });
-}
-
-function fail(span: Span, error: unknown): void {
-  const name = error instanceof HoldfastError ? error.reason : error instanceof Error ? error.name : "unknown";
-  span.setAttribute(ATTR_ERROR_TYPE, name);
-  // Only our own messages are known to hold no secret; a driver's message may quote what it was given.
-  span.setStatus({ code: SpanStatusCode.ERROR, ...(error instanceof HoldfastError ? { message: error.message } : {}) });
 }
 
 /** "FailedPrecondition" → "FAILED_PRECONDITION", the spelling that gRPC and the conventions use. */

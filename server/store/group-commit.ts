@@ -1,5 +1,6 @@
 import { context, type Link, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
 import { HoldfastError } from "../domain/errors.ts";
+import { attribute } from "../telemetry-attributes.ts";
 
 const tracer = trace.getTracer("holdfast");
 
@@ -117,7 +118,7 @@ export class GroupCommit<Command, Result> {
     const options = {
       kind: SpanKind.INTERNAL,
       links,
-      attributes: { "holdfast.workspace": workspace, "holdfast.batch.size": batch.length },
+      attributes: { [attribute.workspace]: workspace, [attribute.batchSize]: batch.length },
     };
     return await tracer.startActiveSpan(`holdfast.batch ${this.#options.name}`, options, first.parent, async (span) => {
       try {

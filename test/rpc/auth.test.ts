@@ -156,6 +156,27 @@ describe("the gate", () => {
     expect(find.calls).toHaveLength(3);
   });
 
+  test("of one token asks once for all calls that wait, whatever the answer is", async () => {
+    for (const right of [true, false]) {
+      const answer = Promise.withResolvers<readonly Buffer[]>();
+      let asked = 0;
+      const gate = authGate({
+        lookupTokenHash: () => {
+          asked += 1;
+          return answer.promise;
+        },
+        log,
+      });
+      const calls = Promise.allSettled([1, 2, 3].map(() => pass(gate, `Bearer ${token}`)));
+      answer.resolve(right ? [tokenHash(token)] : []);
+      const status = right ? "fulfilled" : "rejected";
+      expect((await calls).map((one) => one.status)).toEqual([status, status, status]);
+      expect(asked).toBe(1);
+      await pass(gate, `Bearer ${token}`).catch(() => {});
+      expect(asked).toBe(right ? 1 : 2);
+    }
+  });
+
   test("remembers at most 10,000 tokens", async () => {
     const many = Array.from({ length: 10_001 }, () => createToken("vk", "acme", "billing"));
     let asked = 0;

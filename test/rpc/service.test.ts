@@ -330,7 +330,7 @@ describe("a refund", () => {
     });
     const charge = asks();
     const spend = { ...charge.spend, purpose: "refundable" };
-    const { name } = await grant({ ...charge, spend } as Request);
+    const { name } = await grant({ ...charge, spend });
     const vendorReference = `ch_${customers}`;
     const { authorization } = await spends.commitSpend({ authorization: name, amount: usd("10"), vendorReference });
     expect(authorization).toMatchObject({ direction: Direction.SPEND, refundedAmount: usd("0"), refundOf: "" });

@@ -282,7 +282,7 @@ describe("refunds in a race", () => {
     for (const capId of ["a", "b", "c"]) await granting.cap(capId, usd(100_000), { refundsRestoreHeadroom: true });
     await granting.cap("each", usd(100_000), { perCustomer: true, refundsRestoreHeadroom: true });
     await granting.cap("refunds", usd(100_000), { direction: "REFUND" });
-    const names = [..."klmnopqrst"];
+    const names = "k l m n o p q r s t".split(" ");
     // The charges are bound, so that a refund locks them also before they are committed.
     const charges: Authorization[] = [];
     for (const name of names) {
