@@ -11,7 +11,7 @@ export interface Authority {
   /** Its own certificate, PEM. */
   readonly cert: string;
   /** A certificate for these host names and IPv4 addresses, usable by a server and by a client. */
-  issue(...names: readonly string[]): Certificate;
+  issue(this: void, ...names: readonly string[]): Certificate;
 }
 
 // Just enough of DER (X.690) and X.509 (RFC 5280) for certificates that live for a day.

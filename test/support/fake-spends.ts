@@ -38,6 +38,7 @@ export interface FakeSpendSettings {
   readonly now: () => number;
   readonly holdsLease: (fence: LeaseFence) => boolean;
   readonly capMajor: () => number;
+  readonly deny: () => keyof typeof DenialRule | undefined;
 }
 
 /** An error as the server makes it. */
@@ -87,6 +88,10 @@ export class FakeSpends {
   authorize(request: AuthorizeSpendRequest): AuthorizeAnswer {
     const { spend } = request;
     if (spend?.amount === undefined) throw failure(Code.InvalidArgument, "INVALID_FIELD", { field: "spend" });
+    const rule = this.#settings.deny();
+    if (rule !== undefined) {
+      return { disposition: Disposition.DENIED, denial: { rule: DenialRule[rule], message: "Denied by the test." } };
+    }
     const text = `${spend.customerId}:${spend.billingPeriod}:${spend.purpose}`;
     const entries = this.#generations.get(text) ?? [];
     const entry = entries.at(-1);
@@ -290,6 +295,7 @@ export class FakeSpends {
     const running = expires > this.#settings.now() || vendorState !== "";
     if (authorization.state === AuthorizationState.HELD && running) {
       if (vendorState === "" && entry.attemptId === request.attemptId) {
+        entry.toldSent = true;
         return { disposition: Disposition.GRANTED, authorization, mayHaveBeenSent: true };
       }
       return { disposition: Disposition.IN_PROGRESS, authorization, retryAfter: durationFromMs(10) };
