@@ -22,8 +22,6 @@ export interface ChargeOrder {
   readonly isCaptured: boolean;
   /** What a platform keeps of it. */
   readonly applicationFee?: number | null | undefined;
-  /** The invoice, session or link that it pays, and what the ledger shall know of it. */
-  readonly cause?: { readonly id: string; readonly metadata: Metadata } | undefined;
 }
 
 /** POST /v1/charges. The outcome is chosen by the source, else by the customer's id. */
@@ -101,7 +99,7 @@ export function makeCharge(context: Context, order: ChargeOrder, outcome: CardOu
     transfer_group: order.transferGroup,
   };
   context.account.charges.set(charge.id, charge);
-  if (isApproved && order.isCaptured) moveMoney(context, charge, charge.amount, "charge", order.cause);
+  if (isApproved && order.isCaptured) moveMoney(context, charge, charge.amount);
   emit(context, `charge.${charge.status}`, charge);
   return charge;
 }
@@ -112,8 +110,8 @@ export function moveMoney(
   charge: Charge,
   amount: number,
   kind: "charge" | "capture" = "charge",
-  cause?: ChargeOrder["cause"],
 ): void {
+  const cause = context.account.causes.get(charge.payment_intent ?? "");
   charge.captured = true;
   charge.paid = true;
   charge.status = "succeeded";

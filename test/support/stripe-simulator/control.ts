@@ -1,13 +1,12 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
+import { type Outcome, actsOn } from "./acts.ts";
 import { StripeRefusal } from "./errors.ts";
 import { parseFaultSpec } from "./fault-spec.ts";
 import type { Fault } from "./faults.ts";
 import { readMovements } from "./movements.ts";
-import { settleProcessing } from "./payment-intent-bank.ts";
-import { confirmFromBrowser } from "./payment-intent-confirm.ts";
 import { type Reply, jsonReply, refusalReply } from "./reply.ts";
 import { readBody } from "./server.ts";
-import { type World, defaultAccount } from "./world.ts";
+import type { World } from "./world.ts";
 
 type Json = Record<string, unknown>;
 
@@ -21,7 +20,14 @@ type Json = Record<string, unknown>;
  *     GET    /_simulator/faults/{id}/arrivals?count=1     answers when that many requests met the fault
  *     POST   /_simulator/faults/{id}/release
  *     POST   /_simulator/payment_intents/{id}/confirm     {"account"?, "paymentMethod"?}, as from a browser
+ *     POST   /_simulator/payment_intents/{id}/fail        {"account"?}, as from a browser
  *     POST   /_simulator/payment_intents/{id}/settle      {"account"?, "outcome": "succeeded" | "failed"}
+ *     POST   /_simulator/checkout_sessions/{id}/complete  {"account"?, "paymentMethod"?}, as from a browser
+ *     POST   /_simulator/payment_links/{id}/pay           {"account"?, "paymentMethod"?, "customer"?}, as from a browser
+ *     POST   /_simulator/{refunds|payouts|topups}/{id}/settle   {"account"?, "outcome": "succeeded" | "failed"}
+ *     POST   /_simulator/objects                          {"account"?, "object", ...}: what no API call makes
+ *
+ * Moving the clock lets Stripe do what it does by itself until then: charge invoices, renew, expire.
  */
 export async function serveControl(world: World, message: IncomingMessage, response: ServerResponse): Promise<void> {
   const reply = await control(world, message);
@@ -66,10 +72,10 @@ async function perform(
       return {};
     case "GET faults":
       return await faultOf(world, id).arrivals(Number(url.searchParams.get("count") ?? "1"));
-    case "POST payment_intents":
-      return actOnIntent(world, id, action, body);
+    case "POST objects":
+      return place(world, body);
     default:
-      return undefined;
+      return call.startsWith("POST ") ? act(world, `${call.slice(5)} ${action}`, id, body) : undefined;
   }
 }
 
@@ -81,16 +87,52 @@ function moveClock(world: World, body: Json): { now: number } {
   return { now: world.clock.now() };
 }
 
-function actOnIntent(world: World, id: string, action: string, body: Json): unknown {
-  const account = typeof body["account"] === "string" ? body["account"] : defaultAccount;
-  if (action === "confirm") {
-    const paymentMethod = typeof body["paymentMethod"] === "string" ? body["paymentMethod"] : undefined;
-    return confirmFromBrowser(world.contextOf(account, id, { id: null, idempotency_key: null }), paymentMethod);
+/** Calls an act on the object with this id; undefined when there is no such act. */
+function act(world: World, name: string, id: string, body: Json): unknown {
+  const acts = actsOn(world);
+  const options = pick(body, ["account", "paymentMethod", "customer"]);
+  switch (name) {
+    case "payment_intents confirm":
+      return acts.confirmFromBrowser(id, options);
+    case "payment_intents fail":
+      return acts.failFromBrowser(id, options);
+    case "payment_intents settle":
+      return acts.settleProcessing(id, outcomeOf(body), options);
+    case "checkout_sessions complete":
+      return acts.completeCheckout(id, options);
+    case "payment_links pay":
+      return acts.payLink(id, options);
+    case "refunds settle":
+      return acts.settleRefund(id, outcomeOf(body), options);
+    case "payouts settle":
+      return acts.settlePayout(id, outcomeOf(body), options);
+    case "topups settle":
+      return acts.settleTopup(id, outcomeOf(body), options);
+    default:
+      return undefined;
   }
-  if (action !== "settle") return undefined;
-  const outcome = body["outcome"];
+}
+
+function place(world: World, { account, ...fields }: Json): unknown {
+  const { object } = fields;
+  if (typeof object !== "string") throw new Error("Give object, the kind of the object.");
+  return actsOn(world).place({ ...fields, object }, typeof account === "string" ? { account } : {});
+}
+
+function outcomeOf(body: Json): Outcome {
+  const { outcome } = body;
   if (outcome !== "succeeded" && outcome !== "failed") throw new Error("outcome must be succeeded or failed.");
-  return settleProcessing(world.contextOf(account, id, null), outcome);
+  return outcome;
+}
+
+/** The texts among these fields. */
+function pick(body: Json, names: readonly string[]): Record<string, string> {
+  return Object.fromEntries(
+    names.flatMap((name) => {
+      const value = body[name];
+      return typeof value === "string" ? [[name, value] as const] : [];
+    }),
+  );
 }
 
 function faultOf(world: World, id: string): Fault {

@@ -42,7 +42,8 @@ export function parseJson(text: string): Params {
 
 function ofJson(value: unknown): Param {
   if (Array.isArray(value)) return value.map(ofJson);
-  if (typeof value !== "object" || value === null) return value === null ? "" : String(value);
+  if (typeof value === "string") return value;
+  if (typeof value !== "object" || value === null) return value === null ? "" : JSON.stringify(value);
   const params = group();
   for (const [name, inner] of Object.entries(value)) params[name] = ofJson(inner);
   return params;

@@ -7,9 +7,16 @@ import { type Context, type Endpoint, type Stored, collectionOf, findObject } fr
 /** Kinds that a GET may ask for although nothing of that kind was made yet. */
 const knownKinds = new Set([
   ...moneyEndpoints.map(({ pattern }) => kindOf(pattern)),
-  ...["application_fee", "balance_transaction", "dispute", "invoice_payment", "event", "mandate", "review"],
-  ...["issuing.authorization", "issuing.transaction", "treasury.received_credit", "treasury.received_debit"],
-  ...["v2.money_management.financial_account", "v2.money_management.adjustment", "v2.money_management.transaction"],
+  "application_fee",
+  "balance_transaction",
+  "dispute",
+  "event",
+  "invoice_payment",
+  "mandate",
+  "review",
+  "v2.money_management.adjustment",
+  "v2.money_management.financial_account",
+  "v2.money_management.transaction",
 ]);
 
 /** Sub-lists that an object carries itself. */

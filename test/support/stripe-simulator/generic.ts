@@ -183,6 +183,6 @@ export function amountOf(object: Record<string, unknown>): { amount: number; cur
   const amount = Number(value ?? found ?? 0);
   return {
     amount: Number.isFinite(amount) ? Math.abs(amount) : 0,
-    currency: String(currency ?? object["currency"] ?? "usd").toLowerCase(),
+    currency: [currency, object["currency"]].find((name) => typeof name === "string")?.toLowerCase() ?? "usd",
   };
 }

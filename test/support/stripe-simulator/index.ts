@@ -3,16 +3,14 @@ import { type IncomingMessage, type ServerResponse, createServer } from "node:ht
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
+import { type Acts, actsOn } from "./acts.ts";
 import { serveControl } from "./control.ts";
 import type { FaultSpec } from "./fault-spec.ts";
 import type { Fault } from "./faults.ts";
 import { type Movement, readMovements } from "./movements.ts";
-import type { PaymentIntent } from "./objects.ts";
-import { settleProcessing } from "./payment-intent-bank.ts";
-import { confirmFromBrowser } from "./payment-intent-confirm.ts";
 import type { ReceivedRequest } from "./request-log.ts";
 import { serveStripe } from "./server.ts";
-import { World, type WorldOptions, defaultAccount } from "./world.ts";
+import { World, type WorldOptions } from "./world.ts";
 
 export interface SimulatorOptions extends Omit<WorldOptions, "movementsFile"> {
   /** Where the movements are written; a temporary file, removed by close(), unless told. */
@@ -22,7 +20,7 @@ export interface SimulatorOptions extends Omit<WorldOptions, "movementsFile"> {
 }
 
 /** A Stripe account on loopback that behaves like the real one where it hurts, and that can be told to fail. */
-export interface StripeSimulator {
+export interface StripeSimulator extends Acts {
   readonly host: string;
   readonly port: number;
   readonly url: string;
@@ -35,14 +33,11 @@ export interface StripeSimulator {
   fault(spec: FaultSpec): Fault;
   /** Removes all faults and releases what they hold. */
   clearFaults(): void;
+  /** Lets time pass, and Stripe do meanwhile what it does by itself: charge invoices, renew, expire. */
   advance(ms: number): void;
   setTime(epochMs: number): void;
   /** Milliseconds since the epoch on the simulator's clock. */
   now(): number;
-  /** What the customer does with a client secret. Throws a StripeRefusal where the status does not allow it. */
-  confirmFromBrowser(intentId: string, options?: { account?: string; paymentMethod?: string }): PaymentIntent;
-  /** Ends the status `processing`. */
-  settleProcessing(intentId: string, outcome: "succeeded" | "failed", options?: { account?: string }): PaymentIntent;
   close(): Promise<void>;
 }
 
@@ -87,12 +82,7 @@ function controls(world: World): Omit<StripeSimulator, "host" | "port" | "url" |
     advance: (ms) => world.moveClockTo(world.clock.now() + ms),
     setTime: (epochMs) => world.moveClockTo(epochMs),
     now: () => world.clock.now(),
-    confirmFromBrowser: (id, { account = defaultAccount, paymentMethod } = {}) => {
-      const context = world.contextOf(account, id, { id: null, idempotency_key: null });
-      return structuredClone(confirmFromBrowser(context, paymentMethod));
-    },
-    settleProcessing: (id, outcome, { account = defaultAccount } = {}) =>
-      structuredClone(settleProcessing(world.contextOf(account, id, null), outcome)),
+    ...actsOn(world),
   };
 }
 

@@ -1,6 +1,7 @@
 import { makeCharge, moveMoney } from "./charges.ts";
 import { invalidRequest, unexpectedState } from "./errors.ts";
 import { emit } from "./events.ts";
+import { canonicalParams } from "./form.ts";
 import type { PaymentIntent } from "./objects.ts";
 import { amountParam, currencyParam, requiredParam, textParam } from "./params.ts";
 import { intentOf, orderOf, startProcessing, succeed } from "./payment-intent-confirm.ts";
@@ -112,7 +113,9 @@ export const verifyMicrodeposits: Endpoint = (context) => {
       if (intent.next_action?.type !== "verify_with_microdeposits") {
         throw unexpectedState(`This PaymentIntent has a status of ${intent.status}: nothing is to verify.`, intent);
       }
-      const isRight = Array.isArray(amounts) ? amounts.join() === deposits.join() : code === descriptorCode;
+      const isRight = Array.isArray(amounts)
+        ? canonicalParams(amounts) === canonicalParams(deposits)
+        : code === descriptorCode;
       if (!isRight) {
         throw invalidRequest("The amounts provided do not match the amounts that were sent to the bank account.", {
           code: "payment_method_microdeposit_verification_amounts_mismatch",

@@ -133,6 +133,7 @@ export function succeed(
   intent.amount_received = received;
   intent.amount_capturable = 0;
   emit(context, "payment_intent.succeeded", intent);
+  context.account.causes.get(intent.id)?.onPaid?.(context);
 }
 
 /** Puts the intent back to waiting for another card and returns the 402 to throw. */

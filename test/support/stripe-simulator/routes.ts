@@ -1,5 +1,7 @@
 import { captureCharge, createCharge, listCharges, retrieveCharge, updateCharge } from "./charges.ts";
+import { checkoutRoutes } from "./checkout.ts";
 import { climateRoutes } from "./climate.ts";
+import { creditNoteRoutes } from "./credit-notes.ts";
 import { creditRoutes } from "./credits.ts";
 import { createCustomer, listCustomers, retrieveCustomer, updateCustomer } from "./customers.ts";
 import { disputeRoutes } from "./disputes.ts";
@@ -8,6 +10,9 @@ import { listEvents, retrieveEvent } from "./events.ts";
 import { feeRoutes } from "./fees.ts";
 import { genericEndpoint } from "./generic.ts";
 import { genericRead } from "./generic-read.ts";
+import { invoiceItemRoutes } from "./invoice-items.ts";
+import { previewRoutes } from "./invoice-preview.ts";
+import { invoiceRoutes } from "./invoices.ts";
 import { issuingRoutes } from "./issuing.ts";
 import { moneyEndpoints } from "./money-endpoints.ts";
 import {
@@ -25,10 +30,14 @@ import {
   retrievePaymentIntent,
   updatePaymentIntent,
 } from "./payment-intents.ts";
+import { paymentLinkRoutes } from "./payment-links.ts";
 import { payoutRoutes } from "./payouts.ts";
+import { quoteRoutes } from "./quotes.ts";
 import { refundRoutes } from "./refunds.ts";
 import { searchCharges, searchPaymentIntents } from "./search.ts";
 import type { Endpoint, Routes } from "./state.ts";
+import { scheduleRoutes } from "./subscription-schedules.ts";
+import { subscriptionRoutes } from "./subscriptions.ts";
 import { terminalRoutes } from "./terminal.ts";
 import { topupRoutes } from "./topups.ts";
 import { transferRoutes } from "./transfers.ts";
@@ -85,6 +94,15 @@ const compiled = [
   ...payoutRoutes,
   ...topupRoutes,
   ...creditRoutes,
+  ...creditNoteRoutes,
+  ...previewRoutes,
+  ...invoiceRoutes,
+  ...invoiceItemRoutes,
+  ...subscriptionRoutes,
+  ...scheduleRoutes,
+  ...quoteRoutes,
+  ...checkoutRoutes,
+  ...paymentLinkRoutes,
   ...treasuryRoutes,
   ...issuingRoutes,
   ...climateRoutes,

@@ -24,6 +24,16 @@ export interface Account {
   readonly events: Map<string, StripeEvent>;
   /** Intents whose customer has passed the bank's check in a browser. */
   readonly authenticated: Set<string>;
+  /** By intent: what it pays for. */
+  readonly causes: Map<string, Cause>;
+}
+
+/** An invoice, session or link that an intent pays for. */
+export interface Cause {
+  readonly id: string;
+  readonly metadata: Readonly<Record<string, string>>;
+  /** Called when all of it is paid. */
+  readonly onPaid?: (context: Context) => void;
 }
 
 export function newAccount(id: string): Account {
@@ -36,6 +46,7 @@ export function newAccount(id: string): Account {
     refunds: collectionOf(account, "refund"),
     events: collectionOf(account, "event"),
     authenticated: new Set(),
+    causes: new Map(),
   };
 }
 

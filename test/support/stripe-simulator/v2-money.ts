@@ -102,7 +102,7 @@ function payOut(context: Context, order: Order, intent?: PayoutIntent): Outbound
 
 /** POST /v2/money_management/outbound_payments/{id}/cancel: only while it is processing; the money comes back. */
 const cancelOutboundPayment: Endpoint = (context) => {
-  const payment = found<OutboundPayment>(context, "v2.money_management.outbound_payment");
+  const payment = paymentOf(context);
   return {
     lock: payment.id,
     run: () => {
@@ -148,7 +148,7 @@ const createPayoutIntent: Endpoint = (context) => {
 
 /** POST /v2/money_management/payout_intents/{id}: amount, recipient and metadata, until it is confirmed. */
 const updatePayoutIntent: Endpoint = (context) => {
-  const intent = found<PayoutIntent>(context, "v2.money_management.payout_intent");
+  const intent = intentOf(context);
   const { params } = context;
   const amount = params["amount"] === undefined ? undefined : amountV2(params);
   const metadata = mergedMetadata(params, intent.metadata);
@@ -166,7 +166,7 @@ const updatePayoutIntent: Endpoint = (context) => {
 };
 
 const confirmPayoutIntent: Endpoint = (context) => {
-  const intent = found<PayoutIntent>(context, "v2.money_management.payout_intent");
+  const intent = intentOf(context);
   return {
     lock: intent.id,
     run: () => {
@@ -179,7 +179,7 @@ const confirmPayoutIntent: Endpoint = (context) => {
 
 /** POST /v2/money_management/payout_intents/{id}/cancel: from here on it refuses everything. */
 const cancelPayoutIntent: Endpoint = (context) => {
-  const intent = found<PayoutIntent>(context, "v2.money_management.payout_intent");
+  const intent = intentOf(context);
   return {
     lock: intent.id,
     run: () => {
@@ -250,11 +250,18 @@ function refuseIfForced(context: Context): void {
   });
 }
 
-function found<T extends StoredV2>(context: Context, kind: string): T {
+function paymentOf(context: Context): OutboundPayment {
   const id = context.ids[0] ?? "";
-  const object = collectionOf<T>(context.account, kind).get(id);
-  if (object === undefined) throw noSuchObject(kind.split(".").at(-1) ?? kind, id);
-  return object;
+  const payment = collectionOf<OutboundPayment>(context.account, "v2.money_management.outbound_payment").get(id);
+  if (payment === undefined) throw noSuchObject("outbound_payment", id);
+  return payment;
+}
+
+function intentOf(context: Context): PayoutIntent {
+  const id = context.ids[0] ?? "";
+  const intent = collectionOf<PayoutIntent>(context.account, "v2.money_management.payout_intent").get(id);
+  if (intent === undefined) throw noSuchObject("payout_intent", id);
+  return intent;
 }
 
 function isoNow(context: Context): string {
