@@ -1,7 +1,14 @@
 // What somebody writes who has installed the published packages. tools/check-packages.ts copies this file into an
 // empty folder, type-checks it against the packed SDK and runs it there, on every Node and Stripe major it supports.
 import { createRequire } from "node:module";
-import { createHoldfast, type SpendDeniedError, type SpendOption, stableKey, toStripeAmount } from "@holdfast/sdk";
+import {
+  createHoldfast,
+  type GuardedStripe,
+  type SpendDeniedError,
+  type SpendOption,
+  stableKey,
+  toStripeAmount,
+} from "@holdfast/sdk";
 import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import Stripe from "stripe";
 
@@ -35,6 +42,16 @@ expect(required.createHoldfast === createHoldfast, "require gives the same modul
 
 await holdfast.close();
 process.stdout.write(`${first.id} ${charge.id}\n`);
+
+/** Only for the compiler: methods whose parameters Stripe's majors declare in different ways take a spend too. */
+export function typed(stripe: GuardedStripe): unknown {
+  return [
+    () => stripe.paymentIntents.capture("pi_1", { amount_to_capture: 1 }, { spend }),
+    () => stripe.refunds.create({ charge: "ch_1", amount: 1 }, { spend }),
+    () => stripe.transfers.create({ amount: 1, currency: "usd", destination: "acct_1" }, { spend }),
+    () => stripe.rawRequest("POST", "/v1/topups", { amount: 1, currency: "usd" }, { spend }),
+  ];
+}
 
 function expect(holds: boolean, what: string): void {
   if (!holds) throw new Error(`Not so: ${what}.`);

@@ -180,11 +180,27 @@ describe.each(stripeMajors)("with version %s of Stripe's client", (major, Stripe
     expect(seen).toEqual(["POST /v1/customers", "200", "POST /v1/charges", "200"]);
   });
 
-  it("refuses what its v2 API could move, before it is sent", async () => {
+  it("sends what its v2 API could move as a spend only, with the stable key", async () => {
     const stripe = guarded();
-    const event = { event_name: "calls", payload: { value: "1" } };
+    const event = { event_name: "calls", payload: { stripe_customer_id: "cus_1", value: "1" } };
     const error = await rejection(stripe.v2.billing.meterEvents.create(event));
-    expect(error).toMatchObject({ name: "SpendUnsupportedError", endpoint: "POST /v2/billing/meter_events" });
+    expect(error).toMatchObject({ name: "SpendIdentityMissingError" });
     expect(world.simulator.requests()).toEqual([]);
+    const spend = { ...SPEND, upTo: { amount: "1.00", currency: "usd" } };
+    await stripe.v2.billing.meterEvents.create(event, { spend });
+    expect(keysOf("/v2/billing/meter_events")).toEqual([KEY]);
+  });
+
+  it("gives money back as a spend, once", async () => {
+    const stripe = guarded();
+    const { id } = await stripe.charges.create({ ...CHARGE }, { spend: SPEND });
+    const back = { ...SPEND, purpose: "refund" };
+    world.simulator.fault({ match: { path: "/v1/refunds" }, mode: "drop_after_execute" });
+    const refund = await stripe.refunds.create({ charge: id, amount: 900 }, { spend: back });
+    const again = await guarded().refunds.create({ charge: id, amount: 900 }, { spend: back });
+    expect([refund.amount, again.id]).toEqual([900, refund.id]);
+    const key = stableKey(back.customerId, back.billingPeriod, back.purpose);
+    expect(keysOf("/v1/refunds")).toEqual([key, key]);
+    expect(world.simulator.movements().filter(({ kind }) => kind === "refund")).toHaveLength(1);
   });
 });
