@@ -118,6 +118,59 @@ test("a browser and a bank act over HTTP", async () => {
   expect((await control("POST", settle, { outcome: "succeeded" })).json).toMatchObject({ status: "succeeded" });
 });
 
+test("what browsers, banks and the clock do is told over HTTP", async () => {
+  const item = { price_data: { currency: "usd", unit_amount: 600, product: "prod_1" }, quantity: 1 };
+  const { id } = await stripe.checkout.sessions.create({ mode: "payment", line_items: [item] });
+  const declined = await control("POST", `checkout_sessions/${id}/complete`, {
+    paymentMethod: "pm_card_chargeDeclined",
+  });
+  expect(declined.status).toBe(402);
+  expect((await control("POST", `checkout_sessions/${id}/complete`)).json).toMatchObject({ status: "complete" });
+  const link = await stripe.paymentLinks.create({
+    line_items: [
+      { price: (await stripe.prices.create({ currency: "usd", unit_amount: 70, product: "prod_1" })).id, quantity: 1 },
+    ],
+  });
+  for (const customer of ["cus_1", "cus_2"]) {
+    expect((await control("POST", `payment_links/${link.id}/pay`, { customer })).status).toBe(200);
+  }
+  const payout = await stripe.payouts.create({ amount: 5, currency: "usd" });
+  expect((await control("POST", `payouts/${payout.id}/settle`, { outcome: "failed" })).json).toMatchObject({
+    status: "failed",
+  });
+  const asked = await stripe.paymentIntents.create({
+    amount: 9,
+    currency: "usd",
+    payment_method: "pm_card_authenticationRequired",
+    confirm: true,
+  });
+  expect((await control("POST", `payment_intents/${asked.id}/fail`)).json).toMatchObject({
+    status: "requires_payment_method",
+  });
+  const invoice = await stripe.invoices.create({ customer: "cus_1", auto_advance: true });
+  await stripe.invoiceItems.create({ customer: "cus_1", invoice: invoice.id, amount: 44, currency: "usd" });
+  await control("POST", "clock", { advanceMs: 2 * 3_600_000 });
+  expect(await stripe.invoices.retrieve(invoice.id)).toMatchObject({ status: "paid" });
+  expect(
+    readMovements(file)
+      .slice(-6)
+      .map(({ kind, amount }) => [kind, amount]),
+  ).toEqual([
+    ["charge", 600],
+    ["charge", 70],
+    ["charge", 70],
+    ["payout", 5],
+    ["payout_return", 5],
+    ["charge", 44],
+  ]);
+  const placed = (await control("POST", "objects", { object: "dispute", charge: "ch_1", status: "needs_response" }))
+    .json;
+  const { id: dispute } = placed as { id: string };
+  expect(await stripe.disputes.close(dispute)).toMatchObject({ status: "lost" });
+  expect((await control("POST", "objects", {})).status).toBe(400);
+  expect((await control("POST", `invoices/${invoice.id}/pay`)).status).toBe(404);
+});
+
 test("memory outlives a client that dies in the middle of a request, and the process ends cleanly", async () => {
   const before = readMovements(file).length;
   await control("POST", "faults", { mode: "slow_reply", afterMs: 60_000 });

@@ -1,6 +1,7 @@
 import { noSuchObject } from "./errors.ts";
 import { emit } from "./events.ts";
 import type { Params } from "./form.ts";
+import { retryPastDue } from "./invoice-pay.ts";
 import { equalsParam, listPage } from "./lists.ts";
 import type { Customer } from "./objects.ts";
 import { integerParam, mergedMetadata, textParam } from "./params.ts";
@@ -32,6 +33,7 @@ export const createCustomer: Endpoint = (context) => {
   };
 };
 
+/** POST /v1/customers/{id}. A new `source` makes Stripe charge what is past due. */
 export const updateCustomer: Endpoint = (context) => {
   const customer = customerOf(context);
   const changes = changesOf(context.params);
@@ -42,6 +44,7 @@ export const updateCustomer: Endpoint = (context) => {
       customer.balance = integerParam(context.params, "balance") ?? customer.balance;
       Object.assign(customer, changes, { metadata });
       emit(context, "customer.updated", customer);
+      if (changes.default_source !== undefined) retryPastDue(context, customer.id);
       return customer;
     },
   };

@@ -5,8 +5,8 @@ import { type Invoice, type InvoicePayment, addUp } from "./invoice-object.ts";
 import type { PaymentIntent } from "./objects.ts";
 import { confirmIntent } from "./payment-intent-confirm.ts";
 import { blankIntent } from "./payment-intents.ts";
-import { type Context, keep, newId } from "./state.ts";
-import { followInvoice } from "./subscription-object.ts";
+import { type Context, collectionOf, keep, newId } from "./state.ts";
+import { type Subscription, followInvoice } from "./subscription-object.ts";
 
 const hourMs = 60 * 60 * 1000;
 const retryMs = 3 * 24 * hourMs;
@@ -29,6 +29,15 @@ export function chargeLater(context: Context, invoice: Invoice, inMs = hourMs): 
   const at = context.clock.now() + inMs;
   invoice.next_payment_attempt = Math.floor(at / 1000);
   context.agenda.add(at, context.account.id, (later) => attempt(later, invoice));
+}
+
+/** What a new card of the customer makes Stripe do: charge the latest invoice of each subscription that is past due. */
+export function retryPastDue(context: Context, customer: string): void {
+  for (const subscription of collectionOf<Subscription>(context.account, "subscription").values()) {
+    if (subscription.customer !== customer || subscription.status !== "past_due") continue;
+    const invoice = collectionOf<Invoice>(context.account, "invoice").get(subscription.latest_invoice ?? "");
+    if (invoice !== undefined) attempt(context, invoice);
+  }
 }
 
 function isUnattended(invoice: Invoice): boolean {
@@ -58,10 +67,10 @@ export function finalize(context: Context, invoice: Invoice): void {
   const balance = balanceOf(context, invoice.customer);
   const due = Math.max(0, invoice.total + balance);
   invoice.starting_balance = balance;
-  invoice.ending_balance = balance + due - invoice.total;
+  invoice.ending_balance = balance + invoice.total - due;
   if (due !== invoice.total) {
     changeBalance(context, invoice.customer, {
-      amount: due - invoice.total,
+      amount: invoice.total - due,
       currency: invoice.currency,
       metadata: {},
       description: null,

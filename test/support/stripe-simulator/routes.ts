@@ -34,7 +34,7 @@ import { paymentLinkRoutes } from "./payment-links.ts";
 import { payoutRoutes } from "./payouts.ts";
 import { quoteRoutes } from "./quotes.ts";
 import { refundRoutes } from "./refunds.ts";
-import { searchCharges, searchPaymentIntents } from "./search.ts";
+import { searchRoutes } from "./search.ts";
 import type { Endpoint, Routes } from "./state.ts";
 import { scheduleRoutes } from "./subscription-schedules.ts";
 import { subscriptionRoutes } from "./subscriptions.ts";
@@ -47,13 +47,11 @@ import { v2MoneyRoutes } from "./v2-money.ts";
 const paymentRoutes: Routes = [
   ["POST", "/v1/charges", createCharge],
   ["GET", "/v1/charges", listCharges],
-  ["GET", "/v1/charges/search", searchCharges],
   ["GET", "/v1/charges/:id", retrieveCharge],
   ["POST", "/v1/charges/:id", updateCharge],
   ["POST", "/v1/charges/:id/capture", captureCharge],
   ["POST", "/v1/payment_intents", createPaymentIntent],
   ["GET", "/v1/payment_intents", listPaymentIntents],
-  ["GET", "/v1/payment_intents/search", searchPaymentIntents],
   ["GET", "/v1/payment_intents/:id", retrievePaymentIntent],
   ["POST", "/v1/payment_intents/:id", updatePaymentIntent],
   ["POST", "/v1/payment_intents/:id/confirm", confirmPaymentIntent],
@@ -84,6 +82,7 @@ const genericRoutes: Routes = moneyEndpoints
   .map((endpoint) => [endpoint.method, endpoint.pattern, genericEndpoint(endpoint)] as const);
 
 const compiled = [
+  ...searchRoutes,
   ...paymentRoutes,
   ...customerRoutes,
   ...eventRoutes,
