@@ -25,7 +25,9 @@ function baseName(key: string): string {
 export function createFields(fields: readonly FormField[], authorization: string): readonly FormField[] {
   const kept = fields.filter(({ key }) => key !== "confirm" && !CONFIRM_ONLY.has(baseName(key)) && !isExpand(key));
   const noBrowser = ["off_session", "error_on_requires_action"].some((name) => fieldValue(fields, name) === "true");
-  const fixedTypes = fields.some(({ key }) => baseName(key) === "payment_method_types");
+  const fixedTypes = fields.some(({ key }) =>
+    ["payment_method_types", "allowed_payment_method_types"].includes(baseName(key)),
+  );
   const chosen = fields.some(({ key }) => ["confirmation_method", "automatic_payment_methods"].includes(baseName(key)));
   const manual = noBrowser && fixedTypes && !chosen ? [newField("confirmation_method", "manual")] : [];
   return [...kept, ...manual, newField("metadata[holdfast_authorization]", authorization)];

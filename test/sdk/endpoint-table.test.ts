@@ -72,7 +72,7 @@ async function send(endpoint: string, naming: Naming): Promise<Seen> {
   const query = new URLSearchParams(params as Record<string, string>);
   const call = () =>
     method === "DELETE"
-      ? stripe.rawRequest(method, PARAMS[endpoint] === undefined ? target : `${target}?${query}`)
+      ? stripe.rawRequest(method, PARAMS[endpoint] === undefined ? target : `${target}?${query.toString()}`)
       : stripe.rawRequest(method, target, params as Record<string, unknown>);
   let refusal: string | undefined;
   try {

@@ -36,7 +36,11 @@ describe("without a grant nothing is sent", () => {
     await new Promise((resolve) => silent.once("listening", resolve));
     const { port } = silent.address() as AddressInfo;
     try {
-      const holdfast = createHoldfast({ baseUrl: `http://127.0.0.1:${port}`, vaultKey: "vk_test_main_secret", timeoutMs: 600 });
+      const holdfast = createHoldfast({
+        baseUrl: `http://127.0.0.1:${port}`,
+        vaultKey: "vk_test_main_secret",
+        timeoutMs: 600,
+      });
       const started = performance.now();
       const error = await rejection(holdfast.stripe(world.plain).charges.create({ ...CHARGE }, { spend: SPEND }));
       expect(error).toBeInstanceOf(HoldfastUnavailableError);

@@ -134,3 +134,10 @@ export async function rejection(promise: Promise<unknown>): Promise<unknown> {
   }
   throw new Error("was not rejected");
 }
+
+/** The id of an object that Stripe answers as an id or expanded. */
+export function idOf(value: string | { readonly id?: string } | null): string {
+  const id = typeof value === "string" ? value : value?.id;
+  if (id === undefined) throw new Error("no id");
+  return id;
+}

@@ -18,7 +18,12 @@ export function createStubVendor(before: Readonly<Record<string, object>> = {}) 
     makeRequest(...args: [string, unknown, string, string, Record<string, unknown>, unknown]) {
       const [, , path, method, headers, data] = args;
       const key = Object.entries(headers).find(([name]) => name.toLowerCase() === "idempotency-key")?.[1];
-      const request = { method, path, body: String(data ?? ""), key: key === undefined ? undefined : String(key) };
+      const request = {
+        method,
+        path,
+        body: typeof data === "string" ? data : "",
+        key: typeof key === "string" ? key : undefined,
+      };
       requests.push(request);
       const body = answerTo(request, before);
       return Promise.resolve({

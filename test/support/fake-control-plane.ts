@@ -1,7 +1,7 @@
 import { Code, ConnectError, createRouterTransport, type Transport } from "@connectrpc/connect";
 import { ErrorInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
 import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
-import type { Authorization } from "@holdfast/api/holdfast/v1/spend_pb";
+import type { Authorization, DenialRule } from "@holdfast/api/holdfast/v1/spend_pb";
 import { createFakeLeases } from "./fake-leases.ts";
 import { failure, FakeSpends } from "./fake-spends.ts";
 
@@ -29,6 +29,8 @@ export interface FakeControlPlane {
   advance(ms: number): void;
   /** Denies everything above this many major units. */
   capMajor: number;
+  /** Denies everything by this rule, as if the vault key had been revoked. */
+  deny: keyof typeof DenialRule | undefined;
 }
 
 /** The control plane in memory, for one vault key. */
@@ -36,7 +38,12 @@ export function createFakeControlPlane(): FakeControlPlane {
   let skew = 0;
   const now = (): number => Date.now() + skew;
   const leases = createFakeLeases(now);
-  const spends = new FakeSpends({ now, holdsLease: leases.holds, capMajor: () => fake.capMajor });
+  const spends = new FakeSpends({
+    now,
+    holdsLease: leases.holds,
+    capMajor: () => fake.capMajor,
+    deny: () => fake.deny,
+  });
   const transport = createRouterTransport((router) => {
     router.service(SpendControlService, serviceOf(spends, leases, seen));
   });
@@ -51,6 +58,7 @@ export function createFakeControlPlane(): FakeControlPlane {
       skew += ms;
     },
     capMajor: Number.POSITIVE_INFINITY,
+    deny: undefined,
     transport,
   };
 

@@ -34,11 +34,11 @@ export function createFakeLeases(now: () => number) {
     request.ttl === undefined ? 0 : durationMs(request.ttl);
 
   return {
-    holds(fence: LeaseFence): boolean {
+    holds(this: void, fence: LeaseFence): boolean {
       const lease = lookUp(fence);
       return lease !== undefined && lease.token === fence.fencingToken && lease.expires > now();
     },
-    acquire(request: AcquireBillingLeaseRequest) {
+    acquire(this: void, request: AcquireBillingLeaseRequest) {
       const lease = lookUp(request) ?? { holderId: "", token: 0n, expires: 0, completed: false };
       leases.set(`${request.lease}:${request.billingPeriod}`, lease);
       if (lease.completed) return message(request, lease, LeaseAnswer.ALREADY_COMPLETED);
@@ -50,7 +50,7 @@ export function createFakeLeases(now: () => number) {
       lease.expires = now() + ttlMs(request);
       return message(request, lease, LeaseAnswer.ACQUIRED);
     },
-    renew(request: RenewBillingLeaseRequest) {
+    renew(this: void, request: RenewBillingLeaseRequest) {
       const lease = lookUp(request);
       if (lease === undefined || lease.token !== request.fencingToken || lease.expires <= now()) {
         return { renewed: false };
@@ -58,7 +58,7 @@ export function createFakeLeases(now: () => number) {
       lease.expires = now() + ttlMs(request);
       return { renewed: true, remaining: durationFromMs(lease.expires - now()) };
     },
-    release(request: ReleaseBillingLeaseRequest) {
+    release(this: void, request: ReleaseBillingLeaseRequest) {
       const lease = lookUp(request);
       if (lease === undefined || lease.token !== request.fencingToken) return { released: false };
       lease.expires = now();
