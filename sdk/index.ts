@@ -2,7 +2,14 @@ export { type CloseOptions, createHoldfast, type Holdfast, type StripeOptions } 
 export type { SpendOption } from "./context.ts";
 export * from "./errors.ts";
 export type { BillingLeaseOptions, BillingLeaseResult, HeldBillingLease } from "./lease.ts";
-export { type DecimalMoney, fromStripeAmount, stripeExponent, toStripeAmount } from "./money.ts";
+export {
+  type DecimalMoney,
+  fromStripeAmount,
+  fromStripeChargeAmount,
+  fromStripePayoutAmount,
+  stripeExponent,
+  toStripeAmount,
+} from "./money.ts";
 export { classifyOutcome, type Outcome, type VendorSignal } from "./outcome.ts";
 export type { HoldfastOptions } from "./options.ts";
 export type { Clock, Random, Timers } from "./runtime.ts";

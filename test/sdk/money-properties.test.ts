@@ -1,7 +1,12 @@
-import { fromStripeAmount, stripeExponent, toStripeAmount } from "@holdfast/sdk";
+import {
+  fromStripeAmount,
+  fromStripeChargeAmount,
+  fromStripePayoutAmount,
+  stripeExponent,
+  toStripeAmount,
+} from "@holdfast/sdk";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
-import { fromStripeChargeAmount, fromStripePayoutAmount } from "../../sdk/money.ts";
 
 // Stripe's rules once more, written apart from the SDK: how many smallest units one major unit has, and of what a
 // charge and a payout must be a multiple. What is not listed has 100 and may be any number.

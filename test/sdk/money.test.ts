@@ -1,6 +1,12 @@
-import { fromStripeAmount, stripeExponent, toStripeAmount } from "@holdfast/sdk";
+import {
+  fromStripeAmount,
+  fromStripeChargeAmount,
+  fromStripePayoutAmount,
+  stripeExponent,
+  toStripeAmount,
+} from "@holdfast/sdk";
 import { describe, expect, it } from "vitest";
-import { checkMoney, fromStripeChargeAmount, fromStripePayoutAmount } from "../../sdk/money.ts";
+import { checkMoney } from "../../sdk/money.ts";
 
 describe("Stripe's amounts", () => {
   it.each([
