@@ -72,6 +72,7 @@ export interface StripeOptions {
 
 const STRIPE_OPTIONS = { onDecline: true, allow: true } as const satisfies Record<keyof StripeOptions, true>;
 
+/** How long `flush` and `close` wait; the client's own `timeoutMs` by default. */
 export interface CloseOptions {
   /** In milliseconds, 1 to 600,000. */
   readonly timeoutMs?: number;

@@ -18,6 +18,7 @@ import { durationToMs } from "./rpc-failure.ts";
 import { type Runtime, sleep } from "./runtime.ts";
 import type { SpendIdentity } from "./stable-key.ts";
 
+/** Which job of which period is to run in one process at a time. */
 export interface BillingLeaseOptions {
   /** Name of the job, for example "nightly-billing". */
   readonly lease: string;
@@ -45,6 +46,7 @@ export interface HeldBillingLease {
   incomplete(): void;
 }
 
+/** How a billing job ended here. Not getting the lease is an answer: `acquired` tells the two apart. */
 export type BillingLeaseResult<Value> =
   | {
       readonly acquired: true;

@@ -43,9 +43,13 @@ export interface VendorReceipt {
   readonly amount?: string;
 }
 
+/** What `holdfast.spend` spent, in this call or in an earlier one. */
 export interface SpendResult {
+  /** Name of the authorization, "authorizations/…". */
   readonly authorization: string;
+  /** The vendor's id of what was bought. */
   readonly vendorReference: string;
+  /** What it really cost. */
   readonly money: DecimalMoney;
   /** True if an earlier call had spent it: the callback did not run. */
   readonly alreadyCommitted: boolean;
