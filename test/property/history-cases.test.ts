@@ -60,6 +60,45 @@ const cases: Readonly<Record<string, readonly Command[]>> = {
       requests: [commit({}), commit({ reference: "ch_2" }), commit({ customer: "c2", reference: "ch_2" })],
     },
   ],
+  "an answer of a batch shows what its later requests have not yet changed": [
+    cap({ limit: 9n * dollar, restores: true }),
+    authorize({ key: "k0" }),
+    {
+      op: "bind",
+      key: "k0",
+      spend: { customer: "c1", period: "2026-11", purpose: "sub" },
+      generation: 1,
+      attempt: "0".repeat(32),
+      reference: "ch_1",
+      vendorState: "processing",
+      followForMs: 60_000,
+    },
+    {
+      op: "authorizeBatch",
+      key: "k0",
+      requests: [
+        authorize({ attempt: "1".repeat(32) }),
+        authorize({ attempt: "2".repeat(32), continueReference: "ch_1" }),
+        authorize({ customer: "c2" }),
+        authorize({ customer: "c3", direction: "REFUND", refundOf: "ch_1" }),
+        authorize({ customer: "c2", amount: 2n * dollar }),
+      ],
+    },
+    { op: "setClock", now: start + 60_000 },
+    {
+      op: "authorizeBatch",
+      key: "k0",
+      requests: [
+        authorize({ attempt: "3".repeat(32) }),
+        authorize({ attempt: "4".repeat(32), continueReference: "ch_1" }),
+      ],
+    },
+    {
+      op: "commitBatch",
+      key: "k0",
+      requests: [commit({}), commit({ customer: "c3", reference: "re_1" }), commit({}), commit({ reference: "ch_9" })],
+    },
+  ],
   "a dry run in a batch is judged in its place": [
     cap({ limit: 2n * dollar }),
     {

@@ -31,6 +31,8 @@ declare
   d_rule text[] := '{}'; d_counter integer[] := '{}'; d_used_committed numeric[] := '{}'; d_used_held numeric[] := '{}';
   d_key text[] := '{}'; d_generation integer[] := '{}'; d_kind text[] := '{}';
   d_detail jsonb[] := '{}';
+  -- The row as it was answered, where a later request of the batch may go on with it.
+  d_row holdfast.authorizations[] := '{}';
   -- The holds to write.
   h_key text[] := '{}'; h_generation integer[] := '{}'; h_counter integer[] := '{}'; h_amount bigint[] := '{}';
   r record;
@@ -272,6 +274,7 @@ begin
       if v_followed and not v_continues then
         d_disposition[r.ord] := 'IN_PROGRESS';
         d_retry_ms[r.ord] := 5000;
+        d_row[r.ord] := a;
         continue;
       end if;
       if v_running and not v_continues then
@@ -333,7 +336,9 @@ begin
           update holdfast.authorizations t set state = 'IN_DOUBT', vendor_state = '', follow_until_time = null
             where t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;
           d_kind[r.ord] := 'spend.in_doubt';
+          a.state := 'IN_DOUBT'; a.vendor_state := ''; a.follow_until_time := null;
         end if;
+        d_row[r.ord] := a;
         continue;
       end if;
     elsif v_start is null then
@@ -467,8 +472,7 @@ begin
       v_caps[d_counter[d.ord]], v_labels[d_counter[d.ord]],
       holdfast.window_end(v_windows[d_counter[d.ord]], v_zones[d_counter[d.ord]], v_labels[d_counter[d.ord]]),
       v_limits[d_counter[d.ord]], coalesce(d_used_committed[d.ord], 0), coalesce(d_used_held[d.ord], 0),
-      v_currencies[d_counter[d.ord]],
-      t
+      v_currencies[d_counter[d.ord]], case when d_row[d.ord] is null then t else d_row[d.ord] end
     from unnest(d_key, d_generation) with ordinality as d (key, generation, ord)
     left join holdfast.authorizations t
       on t.workspace_id = p_workspace and t.spend_key = d.key and t.generation = d.generation

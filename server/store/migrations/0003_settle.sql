@@ -32,6 +32,8 @@ declare
   v_restoring text[] := '{}';
   o holdfast.authorizations;
   h record;
+  -- The rows as they are answered, where a later refund of the batch may adjust them.
+  d_row holdfast.authorizations[] := '{}';
   v_returned jsonb;
   g_cap text[] := '{}'; g_label text[] := '{}'; g_subject text[] := '{}'; g_amount bigint[] := '{}';
 begin
@@ -122,6 +124,7 @@ begin
       d_key[r.ord] := null;
       continue;
     end if;
+    if cardinality(v_references) > 0 then d_row[r.ord] := a; end if;
 
     -- A charge that settles another authorization was counted there and is never counted twice.
     v_elsewhere := exists (
@@ -156,7 +159,9 @@ begin
       update holdfast.authorizations t set
           state = 'COMMITTED', committed_micros = r.amount_micros, committed_currency = r.currency,
           vendor_reference = r.vendor_reference, commit_time = v_now, vendor_state = '', follow_until_time = null
-        where t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;
+        where t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation
+        returning t.* into o;
+      if cardinality(v_references) > 0 then d_row[r.ord] := o; end if;
       s_key := s_key || a.spend_key;
       s_generation := s_generation || a.generation;
       s_settles := s_settles || true;
@@ -292,7 +297,7 @@ begin
     where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.label and n.subject = k.subject;
 
   return query
-    select d.ord::integer, d_error[d.ord], d_over[d.ord], t
+    select d.ord::integer, d_error[d.ord], d_over[d.ord], case when d_row[d.ord] is null then t else d_row[d.ord] end
     from unnest(d_key, d_generation) with ordinality as d (key, generation, ord)
     left join holdfast.authorizations t
       on t.workspace_id = p_workspace and t.spend_key = d.key and t.generation = d.generation
