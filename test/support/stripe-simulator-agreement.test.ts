@@ -101,7 +101,7 @@ const withEmulate: readonly (readonly [string, Script])[] = [
     async (stripe) => {
       const { id } = await stripe.paymentIntents.create({ ...intent, payment_method: "pm_card_visa" });
       await stripe.paymentIntents.confirm(id);
-      const { data } = await stripe.charges.list({ payment_intent: id } as Stripe.ChargeListParams);
+      const { data } = await stripe.charges.list({ payment_intent: id });
       return data
         .filter(({ payment_intent: owner }) => owner === id)
         .map(({ object, amount, currency, status }) => ({ object, amount, currency, status }));

@@ -306,3 +306,14 @@ test("search lags behind for every kind that can be searched", async () => {
   expect((await stripe.customers.search({ query })).data).toHaveLength(1);
   expect((await stripe.invoices.search({ query: "customer:'cus_1'" })).data).toEqual([]);
 });
+
+test("usage with an identifier that was seen is refused for a day", async () => {
+  const usage = { event_name: "calls", payload: { stripe_customer_id: customer, value: "1" }, identifier: "u-1" };
+  expect(await stripe.billing.meterEvents.create(usage)).toMatchObject({ identifier: "u-1", event_name: "calls" });
+  expect((await refusalOf(stripe.billing.meterEvents.create(usage))).message).toMatch(/already exists/);
+  simulator.advance(25 * hour);
+  await stripe.billing.meterEvents.create(usage);
+  await stripe.v2.billing.meterEvents.create(usage);
+  expect((await refusalOf(stripe.v2.billing.meterEvents.create(usage))).statusCode).toBe(400);
+  expect(amounts()).toEqual([]);
+});

@@ -50,7 +50,7 @@ function pathOf({ pattern }: MoneyEndpoint, count: number): string {
 test("every write of the table is answered by an object, or refused for what is missing", async () => {
   const unknown: string[] = [];
   for (const [count, endpoint] of moneyEndpoints.entries()) {
-    const { status, body } = await call(endpoint.method, pathOf(endpoint, count));
+    const { status, body } = await call(endpoint.method, pathOf(endpoint, count), `write-${count}`);
     const name = `${endpoint.method} ${endpoint.pattern}`;
     if (status === 200) {
       if (typeof body["object"] !== "string") unknown.push(`${name}: no object`);
@@ -59,6 +59,11 @@ test("every write of the table is answered by an object, or refused for what is 
     }
   }
   expect(unknown).toEqual([]);
+  const keys = new Set<unknown>();
+  for await (const event of stripe.events.list({ limit: 100 })) keys.add(event.request?.idempotency_key);
+  const silent = simulator.movements().filter(({ idempotency_key: key }) => !keys.has(key));
+  expect(simulator.movements().length).toBeGreaterThan(5);
+  expect(silent).toEqual([]);
 });
 
 test("a write with no endpoint of its own is executed once under its key, and moves the amount it names", async () => {

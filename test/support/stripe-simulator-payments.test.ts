@@ -44,6 +44,16 @@ test("a manual capture moves money in as many parts as it is captured in", async
   expect((await refusalOf(stripe.paymentIntents.capture(id))).code).toBe("payment_intent_unexpected_state");
 });
 
+test("what nobody captures within a week is given back", async () => {
+  const { id } = await stripe.paymentIntents.create({ ...card, capture_method: "manual" });
+  const held = await stripe.charges.create({ ...order, source: "tok_visa", capture: false });
+  simulator.advance(7 * 86_400_000);
+  expect(await stripe.paymentIntents.retrieve(id)).toMatchObject({ status: "canceled", amount_capturable: 0 });
+  expect((await refusalOf(stripe.paymentIntents.capture(id))).code).toBe("payment_intent_unexpected_state");
+  expect((await refusalOf(stripe.charges.capture(held.id))).statusCode).toBe(400);
+  expect(moved()).toEqual([]);
+});
+
 test("an increment names the new total; a decline leaves the old one", async () => {
   const { id } = await stripe.paymentIntents.create({ ...card, capture_method: "manual" });
   expect(await stripe.paymentIntents.incrementAuthorization(id, { amount: 7000 })).toMatchObject({

@@ -9,6 +9,9 @@ import type { Charge, Metadata } from "./objects.ts";
 import { amountParam, currencyParam, flagParam, mergedMetadata, requiredParam, textParam } from "./params.ts";
 import { type Context, type Endpoint, newId } from "./state.ts";
 
+/** How long a card stays authorized. */
+const authorizedMs = 7 * 24 * 60 * 60 * 1000;
+
 /** What is needed to make a charge, whoever asks for it. */
 export interface ChargeOrder {
   readonly amount: number;
@@ -101,7 +104,25 @@ export function makeCharge(context: Context, order: ChargeOrder, outcome: CardOu
   context.account.charges.set(charge.id, charge);
   if (isApproved && order.isCaptured) moveMoney(context, charge, charge.amount);
   emit(context, `charge.${charge.status}`, charge);
+  if (isApproved && !order.isCaptured) {
+    context.agenda.add(context.clock.now() + authorizedMs, context.account.id, (later) => expire(later, charge));
+  }
   return charge;
+}
+
+/** What nobody captured is given back by Stripe itself. */
+function expire(context: Context, charge: Charge): void {
+  if (charge.captured || charge.refunded) return;
+  charge.refunded = true;
+  charge.amount_refunded = charge.amount;
+  emit(context, "charge.expired", charge);
+  const intent = context.account.paymentIntents.get(charge.payment_intent ?? "");
+  if (intent?.status !== "requires_capture") return;
+  intent.status = "canceled";
+  intent.cancellation_reason = "automatic";
+  intent.canceled_at = context.clock.seconds();
+  intent.amount_capturable = 0;
+  emit(context, "payment_intent.canceled", intent);
 }
 
 /** Takes the money of an approved charge and writes the movement down before anybody is told. */

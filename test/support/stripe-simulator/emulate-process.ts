@@ -2,7 +2,7 @@ import { type AddressInfo, Server } from "node:net";
 
 // The `emulate` package's Stripe in a process of its own: prints its port, stops with the process. It would listen on
 // every interface of the machine, so listening is narrowed to loopback before it is loaded.
-const listen: (this: Server, options: object) => Server = Server.prototype.listen;
+const { listen } = Server.prototype as { listen: (this: Server, options: object) => Server };
 Server.prototype.listen = function listenOnLoopback(this: Server): Server {
   this.once("listening", () => console.log(String((this.address() as AddressInfo).port)));
   return listen.call(this, { port: 0, host: "127.0.0.1" });

@@ -14,6 +14,7 @@ import { invoiceItemRoutes } from "./invoice-items.ts";
 import { previewRoutes } from "./invoice-preview.ts";
 import { invoiceRoutes } from "./invoices.ts";
 import { issuingRoutes } from "./issuing.ts";
+import { meterEventRoutes } from "./meter-events.ts";
 import { moneyEndpoints } from "./money-endpoints.ts";
 import {
   applyCustomerBalance,
@@ -94,6 +95,7 @@ const compiled = [
   ...topupRoutes,
   ...creditRoutes,
   ...creditNoteRoutes,
+  ...meterEventRoutes,
   ...previewRoutes,
   ...invoiceRoutes,
   ...invoiceItemRoutes,

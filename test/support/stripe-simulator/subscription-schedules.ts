@@ -79,10 +79,9 @@ function followPhases(context: Context, schedule: Schedule, subscription: Subscr
     if (end === undefined || next === undefined) continue;
     context.agenda.add(end * 1000, context.account.id, (later) => {
       if (schedule.status !== "active") return;
-      for (const { id } of [...subscription.items.data]) {
-        changeItem(later, subscription, { id, deleted: "true" }, "create_prorations");
-      }
+      const before = subscription.items.data.map(({ id }) => id);
       for (const item of groupsParam(next, "items")) changeItem(later, subscription, item, "create_prorations");
+      for (const id of before) changeItem(later, subscription, { id, deleted: "true" }, "create_prorations");
       emit(later, "subscription_schedule.updated", schedule);
     });
   }
