@@ -78,7 +78,10 @@ export interface CloseOptions {
   readonly timeoutMs?: number;
 }
 
-/** Throws a TypeError on a wrong option, also on settings under which a charge could outlive its permission. */
+/**
+ * Makes a client of the control plane; one per process is meant. It connects when it is first used. Throws a TypeError
+ * on a wrong option, also on settings under which a charge could outlive its permission.
+ */
 export function createHoldfast(options: HoldfastOptions): Holdfast {
   const settings = checkOptions(options);
   const { timeoutMs } = settings;

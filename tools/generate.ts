@@ -1,4 +1,4 @@
-// Makes every generated file anew: third_party/buf, gen, the SDK's endpoint table and server/store/schema.sql.
+// Makes every generated file anew: third_party/buf, gen, the SDK's endpoint table and reference, server/store/schema.sql.
 // The result is committed; .ci/run fails when it differs.
 import { spawnSync } from "node:child_process";
 
@@ -6,6 +6,7 @@ const steps: readonly (readonly [string, ...string[]])[] = [
   [process.execPath, "tools/print-validate-proto.ts"],
   ["buf", "generate"],
   [process.execPath, "tools/generate-stripe-endpoints.ts"],
+  [process.execPath, "tools/generate-api-reference.ts"],
   [process.execPath, "--conditions=holdfast-source", "tools/dump-schema.ts"],
 ];
 
