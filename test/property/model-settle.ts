@@ -89,7 +89,9 @@ export function voidSpend(world: World, request: Void): Answer {
   if (isAnswer(found)) return found;
   if (found.state === "VOIDED") return shown(found);
   if (found.state === "COMMITTED") return { error: "ALREADY_COMMITTED" };
-  if (request.key !== null && found.attempt !== request.attempt) return { error: "ATTEMPT_SUPERSEDED" };
+  // A tombstone is a fact about the bound object, whoever has seen it.
+  const tombstone = request.evidence === "TOMBSTONE" && found.bound && found.reference === request.reference;
+  if (request.key !== null && found.attempt !== request.attempt && !tombstone) return { error: "ATTEMPT_SUPERSEDED" };
   if (world.rules.proves(found, request)) {
     voidWith(found, request.evidence);
     return shown(found);

@@ -404,7 +404,7 @@ export type VoidSpendRequest = Message<"holdfast.v1.VoidSpendRequest"> & {
   authorization: string;
 
   /**
-   * The attempt that holds the authorization. Not needed from an operator.
+   * The attempt that holds the authorization. Not needed from an operator, nor with the TOMBSTONE of the bound object.
    *
    * @generated from field: string attempt_id = 2;
    */

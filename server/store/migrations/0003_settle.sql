@@ -330,7 +330,10 @@ begin
     a := null;
   elsif a.state = 'COMMITTED' then
     v_error := 'ALREADY_COMMITTED';
-  elsif a.state in ('HELD', 'IN_DOUBT') and p_actor_kind = 'vault_key' and a.attempt_id <> p_attempt_id then
+  elsif a.state in ('HELD', 'IN_DOUBT') and p_actor_kind = 'vault_key' and a.attempt_id <> p_attempt_id
+    -- A tombstone is a fact about the bound object, whoever has seen it.
+    and (p_evidence = 'TOMBSTONE' and a.bind_time is not null and a.vendor_reference = p_vendor_reference) is not true
+  then
     v_error := 'ATTEMPT_SUPERSEDED';
   elsif a.state in ('HELD', 'IN_DOUBT') then
     v_proven := case
