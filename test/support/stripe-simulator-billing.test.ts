@@ -317,3 +317,17 @@ test("usage with an identifier that was seen is refused for a day", async () => 
   expect((await refusalOf(stripe.v2.billing.meterEvents.create(usage))).statusCode).toBe(400);
   expect(amounts()).toEqual([]);
 });
+
+test("what belongs to a customer, a subscription or an invoice can be listed", async () => {
+  const price = await monthly(1000);
+  const { id, latest_invoice: latest } = await stripe.subscriptions.create({ customer, items: [{ price }] });
+  await stripe.subscriptions.create({ customer: "cus_2", items: [{ price }] });
+  const item = await stripe.invoiceItems.create({ customer, amount: 5, currency: "usd" });
+  expect((await stripe.invoices.list({ subscription: id })).data.map((invoice) => invoice.id)).toEqual([latest]);
+  expect((await stripe.invoices.list({ customer: "cus_2", status: "paid" })).data).toHaveLength(1);
+  expect((await stripe.invoiceItems.list({ pending: true })).data.map((pending) => pending.id)).toEqual([item.id]);
+  expect((await stripe.subscriptionItems.list({ subscription: id })).data).toHaveLength(1);
+  expect((await stripe.invoices.listLineItems(latest as string)).data).toMatchObject([{ amount: 1000 }]);
+  expect((await stripe.charges.list({ customer })).data).toHaveLength(1);
+  expect((await stripe.invoices.list({ created: { gt: simulator.now() } })).data).toEqual([]);
+});

@@ -110,3 +110,17 @@ test("a link is paid as often as it allows", async () => {
   ]);
   expect((await stripe.checkout.sessions.list({ payment_link: id, status: "complete" })).data).toHaveLength(3);
 });
+
+test("who is on the page of a link can pay when it was closed meanwhile, but not when it was used up", async () => {
+  const { id } = await stripe.paymentLinks.create({
+    line_items: [item],
+    restrictions: { completed_sessions: { limit: 2 } },
+  });
+  const pages = [simulator.openLink(id), simulator.openLink(id), simulator.openLink(id)].map((page) => page.id);
+  await stripe.paymentLinks.update(id, { active: false });
+  expect(() => simulator.openLink(id)).toThrow(/no longer active/);
+  expect(pages.slice(0, 2).map((page) => simulator.completeCheckout(page).status)).toEqual(["complete", "complete"]);
+  expect(() => simulator.completeCheckout(pages[2] ?? "")).toThrow(/no longer active/);
+  expect(amounts()).toHaveLength(2);
+  await stripe.checkout.sessions.expire(pages[2] ?? "");
+});

@@ -2,7 +2,7 @@ import { type Session, completeSession, sessionInPath } from "./checkout.ts";
 import type { PaymentIntent } from "./objects.ts";
 import { settleProcessing } from "./payment-intent-bank.ts";
 import { confirmFromBrowser, failFromBrowser } from "./payment-intent-confirm.ts";
-import { payLink } from "./payment-links.ts";
+import { openLink } from "./payment-links.ts";
 import { settlePayout } from "./payouts.ts";
 import { settleRefund } from "./refunds.ts";
 import { type Stored, keep, newId } from "./state.ts";
@@ -34,7 +34,9 @@ export interface Acts {
   settleProcessing(intentId: string, outcome: Outcome, options?: ActOptions): PaymentIntent;
   /** The customer pays on the page of a Checkout Session. */
   completeCheckout(sessionId: string, options?: PayOptions): Session;
-  /** Somebody opens a payment link and pays: a new session each time. */
+  /** Somebody opens a payment link, and may pay later with `completeCheckout`. */
+  openLink(linkId: string, options?: ActOptions & { readonly customer?: string }): Session;
+  /** Somebody opens a payment link and pays at once. */
   payLink(linkId: string, options?: PayOptions & { readonly customer?: string }): Session;
   /** The bank carries out a pending refund, or sends a refund back. */
   settleRefund(refundId: string, outcome: Outcome, options?: ActOptions): Stored;
@@ -58,7 +60,11 @@ export function actsOn(world: World): Acts {
       const context = browser(id, options);
       return structuredClone(completeSession(context, sessionInPath(context), options.paymentMethod));
     },
-    payLink: (id, options = {}) => structuredClone(payLink(browser(id, options), options)),
+    openLink: (id, options = {}) => structuredClone(openLink(browser(id, options), options)),
+    payLink: (id, options = {}) => {
+      const context = browser(id, options);
+      return structuredClone(completeSession(context, openLink(context, options), options.paymentMethod));
+    },
     settleRefund: (id, outcome, options = {}) => structuredClone(settleRefund(bank(id, options), outcome)),
     settlePayout: (id, outcome, options = {}) => structuredClone(settlePayout(bank(id, options), outcome)),
     settleTopup: (id, outcome, options = {}) => structuredClone(settleTopup(bank(id, options), outcome)),

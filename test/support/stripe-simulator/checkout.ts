@@ -43,6 +43,15 @@ export interface Session extends Stored {
 /** What a page was made for. */
 const orders = new WeakMap<Session, Params>();
 
+/** What a payment link has to say to the payment of a page that was opened through it. */
+export interface LinkOfPage {
+  /** Throws when nobody may pay any more. */
+  readonly check: () => void;
+  readonly onCompleted: () => void;
+}
+
+const links = new WeakMap<Session, LinkOfPage>();
+
 /** POST /v1/checkout/sessions: `automatic_tax` adds what no client can compute. */
 const createSession: Endpoint = (context) => {
   const { params } = context;
@@ -129,9 +138,10 @@ export function itemOf(priced: Priced): object {
   };
 }
 
-export function openSession(context: Context, session: Session, params: Params): void {
+export function openSession(context: Context, session: Session, params: Params, link?: LinkOfPage): void {
   keep(context.account, session);
   orders.set(session, params);
+  if (link !== undefined) links.set(session, link);
   context.agenda.add(session.expires_at * 1000, context.account.id, (later) => {
     if (session.status === "open") expire(later, session);
   });
@@ -189,6 +199,7 @@ const updateSession: Endpoint = (context) => {
  */
 export function completeSession(context: Context, session: Session, paymentMethod = "pm_card_visa"): Session {
   if (session.status !== "open") throw invalidRequest(`This Checkout Session is ${session.status}.`);
+  links.get(session)?.check();
   if (session.mode === "payment") payOnce(context, session, paymentMethod);
   else if (session.mode === "subscription") subscribe(context, session, paymentMethod);
   else session.setup_intent = newId("seti");
@@ -247,6 +258,7 @@ function subscribe(context: Context, session: Session, paymentMethod: string): v
 
 function complete(context: Context, session: Session): void {
   session.status = "complete";
+  links.get(session)?.onCompleted();
   session.url = null;
   emit(context, "checkout.session.completed", session);
 }

@@ -23,6 +23,7 @@ type Json = Record<string, unknown>;
  *     POST   /_simulator/payment_intents/{id}/fail        {"account"?}, as from a browser
  *     POST   /_simulator/payment_intents/{id}/settle      {"account"?, "outcome": "succeeded" | "failed"}
  *     POST   /_simulator/checkout_sessions/{id}/complete  {"account"?, "paymentMethod"?}, as from a browser
+ *     POST   /_simulator/payment_links/{id}/open          {"account"?, "customer"?}, as from a browser
  *     POST   /_simulator/payment_links/{id}/pay           {"account"?, "paymentMethod"?, "customer"?}, as from a browser
  *     POST   /_simulator/{refunds|payouts|topups}/{id}/settle   {"account"?, "outcome": "succeeded" | "failed"}
  *     POST   /_simulator/objects                          {"account"?, "object", ...}: what no API call makes
@@ -100,6 +101,8 @@ function act(world: World, name: string, id: string, body: Json): unknown {
       return acts.settleProcessing(id, outcomeOf(body), options);
     case "checkout_sessions complete":
       return acts.completeCheckout(id, options);
+    case "payment_links open":
+      return acts.openLink(id, options);
     case "payment_links pay":
       return acts.payLink(id, options);
     case "refunds settle":

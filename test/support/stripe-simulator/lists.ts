@@ -67,9 +67,19 @@ export function fieldFilter(params: Params): (item: object) => boolean {
       return (item: Record<string, unknown>) => isInRange(Number(item[name]));
     }
     const values = Array.isArray(wanted) ? wanted : [wanted];
-    return (item: Record<string, unknown>) => values.includes(String(item[name]));
+    return (item: Record<string, unknown>) => values.includes(String(fieldOf(item, name)));
   });
   return (item) => tests.every((test) => test(item as Record<string, unknown>));
+}
+
+/** The field that a filter means; some filters of Stripe's are not named after one. */
+function fieldOf(item: Record<string, unknown>, name: string): unknown {
+  if (name === "pending" && item["object"] === "invoiceitem") return item["invoice"] === null;
+  if (name === "subscription" && item["subscription"] === undefined) {
+    const { parent } = item as { parent?: { subscription_details?: { subscription: string } } | null };
+    return parent?.subscription_details?.subscription;
+  }
+  return item[name];
 }
 
 /** One page of a v2 list, newest first: `limit` 1 to 100 (10 unless told) and the `page` that the last answer named. */

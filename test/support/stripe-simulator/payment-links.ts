@@ -1,4 +1,4 @@
-import { type Session, completeSession, itemOf, openSession, pricedItems, sessionOf } from "./checkout.ts";
+import { type Session, itemOf, openSession, pricedItems, sessionOf } from "./checkout.ts";
 import { invalidRequest, noSuchObject } from "./errors.ts";
 import { emit } from "./events.ts";
 import type { Params } from "./form.ts";
@@ -58,7 +58,7 @@ const createLink: Endpoint = (context) => {
   };
 };
 
-/** POST /v1/payment_links/{id}: `active=false` closes it; who is on the page already can no longer pay either. */
+/** POST /v1/payment_links/{id}: `active=false` closes it to who comes later. */
 const updateLink: Endpoint = (context) => {
   const link = linkOf(context);
   const { params } = context;
@@ -89,22 +89,31 @@ function restrictionsParam(params: Params, count = 0): PaymentLink["restrictions
   return limit === undefined ? undefined : { completed_sessions: { count, limit } };
 }
 
-/** Somebody opens the link and pays. Throws the refusal of a decline, and of a link that is closed or used up. */
-export function payLink(context: Context, options: { paymentMethod?: string; customer?: string }): Session {
+/**
+ * Somebody opens the link: a page of their own, which can still be paid when the link was closed meanwhile, but not when
+ * it was used up. Throws when the link is closed or used up already.
+ */
+export function openLink(context: Context, { customer }: { customer?: string }): Session {
   const link = linkOf(context);
-  const completed = link.restrictions?.completed_sessions;
-  if (!link.active || (completed !== undefined && completed.count >= completed.limit)) {
-    throw invalidRequest(link.inactive_message ?? "This link is no longer active.");
-  }
-  const { customer } = options;
+  if (!link.active) throw invalidRequest(link.inactive_message ?? "This link is no longer active.");
+  refuseWhenUsedUp(link);
   const params = { ...offers.get(link), ...(customer === undefined ? {} : { customer }) };
   const session = sessionOf(context, params);
   session.metadata = { ...link.metadata };
   session.payment_link = link.id;
-  openSession(context, session, params);
-  completeSession(context, session, options.paymentMethod);
-  if (completed !== undefined && session.status === "complete") completed.count += 1;
+  openSession(context, session, params, {
+    check: () => refuseWhenUsedUp(link),
+    onCompleted: () => {
+      if (link.restrictions !== null) link.restrictions.completed_sessions.count += 1;
+    },
+  });
   return session;
+}
+
+function refuseWhenUsedUp(link: PaymentLink): void {
+  const completed = link.restrictions?.completed_sessions;
+  if (completed === undefined || completed.count < completed.limit) return;
+  throw invalidRequest(link.inactive_message ?? "This link is no longer active.");
 }
 
 function linkOf(context: Context): PaymentLink {

@@ -1,4 +1,4 @@
-import { invalidRequest } from "./errors.ts";
+import { invalidRequest, noSuchObject } from "./errors.ts";
 import { emit } from "./events.ts";
 import type { Params } from "./form.ts";
 import { addItem } from "./invoice-items.ts";
@@ -87,6 +87,7 @@ export function changeItem(context: Context, subscription: Subscription, params:
   if (present !== undefined && proration !== "none") prorate(context, subscription, present, -1);
   if (present !== undefined && flagParam(params, "deleted") === true) {
     subscription.items.data = data.filter((item) => item !== present);
+    collectionOf<SubscriptionItem>(context.account, "subscription_item").delete(present.id);
     return;
   }
   const priced = pricedItem(context, params);
@@ -146,5 +147,5 @@ export function endSubscription(
 
 export function refuseUnlessAlive(subscription: Subscription): void {
   if (subscription.status !== "canceled" && subscription.status !== "incomplete_expired") return;
-  throw invalidRequest(`No such subscription: '${subscription.id}'`, { code: "resource_missing", param: "id" });
+  throw noSuchObject("subscription", subscription.id);
 }
