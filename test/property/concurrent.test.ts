@@ -55,7 +55,7 @@ interface Call {
   readonly spend: Identity;
   readonly amount: bigint;
   readonly key: string;
-  readonly next: "commit" | "less" | "void" | "report" | "repeat" | "nothing";
+  readonly next: "commit" | "less" | "void" | "report" | "raise" | "repeat" | "nothing";
 }
 
 const script: fc.Arbitrary<Call[]> = fc.array(
@@ -67,7 +67,7 @@ const script: fc.Arbitrary<Call[]> = fc.array(
     }),
     amount: fc.constantFrom(dollar, dollar, dollar / 2n),
     key: fc.constantFrom("k0", "k0", "k1"),
-    next: fc.constantFrom("commit", "less", "void", "report", "repeat", "nothing", "nothing"),
+    next: fc.constantFrom("commit", "less", "void", "report", "raise", "repeat", "nothing", "nothing"),
   }),
   { minLength: callsPerClient, maxLength: callsPerClient, size: "max" },
 );
@@ -143,6 +143,8 @@ function follow(
       };
     case "report":
       return { op: "reportUnknown", ...settling, attempt };
+    case "raise":
+      return { op: "increase", ...settling, currency: "usd", amount: 2n * request.amount };
     case "repeat":
       return request;
     case "nothing":
@@ -197,7 +199,7 @@ async function readAll({ transport, operatorToken }: Workspace): Promise<Row[]> 
         customer: one.spend?.customerId ?? "",
         period: one.spend?.billingPeriod ?? "",
         key: one.vaultKey.replace("vaultKeys/", ""),
-        held: open ? (micros(one.spend?.amount) ?? 0n) : 0n,
+        held: open ? (micros(one.heldAmount) ?? 0n) : 0n,
         committed: micros(one.committedAmount) ?? 0n,
       });
     }

@@ -111,6 +111,10 @@ export const operations = {
     voidIt(s, { evidence: "NOT_EXECUTED", vendorStatus: 429, vendorReplayed: true }),
   "void, not executed 400": (s) => voidIt(s, { evidence: "NOT_EXECUTED", vendorStatus: 400 }),
   "void, tombstone pi_1": (s) => voidIt(s, { evidence: "TOMBSTONE", vendorReference: "pi_1" }),
+  "void, tombstone pi_1, other attempt": (s) =>
+    voidIt(s, { evidence: "TOMBSTONE", vendorReference: "pi_1", attemptId: attempt() }),
+  "void, tombstone pi_2, other attempt": (s) =>
+    voidIt(s, { evidence: "TOMBSTONE", vendorReference: "pi_2", attemptId: attempt() }),
   "void, tombstone pi_2": (s) => voidIt(s, { evidence: "TOMBSTONE", vendorReference: "pi_2" }),
   "void, absent": (s) => voidIt(s, { evidence: "ABSENT_AFTER_QUARANTINE" }),
   "void, never bound": (s) => voidIt(s, { evidence: "NEVER_BOUND" }),
