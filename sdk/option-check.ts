@@ -6,8 +6,8 @@ export function refuseUnknown(what: string, value: unknown, known: Readonly<Reco
   const unknown = Object.keys(value).filter((name) => !Object.hasOwn(known, name));
   if (unknown.length === 0) return;
   throw new TypeError(
-    `${what} has no property ${unknown.map((name) => JSON.stringify(name)).join(", ")}. ` +
-      `Remove or correct it; it may have ${Object.keys(known).join(", ")}.`,
+    `Unknown in ${what}: ${unknown.map((name) => JSON.stringify(name)).join(", ")}. ` +
+      `Remove or correct it; known are ${Object.keys(known).join(", ")}.`,
   );
 }
 

@@ -31,8 +31,12 @@ export function createBillingClient(
     await observe(`after ${request.method.name}`);
     return response;
   };
+  const { vaultKey, timeoutMs, vendorDeadlineMs, holdMs } = call;
   const holdfast = createHoldfast({
-    ...call,
+    vaultKey,
+    timeoutMs,
+    vendorDeadlineMs,
+    holdMs,
     transport: createGrpcTransport({ baseUrl: call.baseUrl, interceptors: [around] }),
     ...(time === undefined ? {} : { clock: time, timers: time }),
   });

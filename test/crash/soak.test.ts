@@ -84,7 +84,7 @@ test("whatever becomes of the server and the connection: every call ends typed, 
   await child.said((line) => "closed" in line);
   const ended = child.lines.filter((line) => "charged" in line || "failed" in line);
   const charged = ended.filter((line) => "charged" in line).map((line) => line["charged"] as string);
-  const errors = new Set(ended.flatMap((line) => ("failed" in line ? [`${line["error"]} ${line["code"]}`] : [])));
+  const errors = new Set(ended.flatMap((line) => ("failed" in line ? [`${String(line["error"])} ${String(line["code"])}`] : [])));
   expect(child.lines.filter((line) => "defect" in line)).toEqual([]);
   expect(child.errors()).toBe("");
   errors.delete("HoldfastUnavailableError holdfast_unavailable");
