@@ -61,6 +61,7 @@ export function createCalls({ context, background, onBackgroundError }: CallsSet
   return {
     assertOpen,
     async run({ spend, signal: own }, work) {
+      if (closed && spend !== undefined) context.lease.getStore()?.asked(spend);
       assertOpen();
       const signal = anySignal(own, context.signal.getStore());
       // A signal of its own for each call: one that many calls share would warn of its many listeners.

@@ -1,6 +1,6 @@
 import { Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
 import type { Calls } from "./call.ts";
-import type { SpendOption } from "./context.ts";
+import type { CallContext, SpendOption } from "./context.ts";
 import { toDecimalMoney } from "./convert.ts";
 import { NotChargedError, SpendInDoubtError, SpendInProgressError } from "./errors.ts";
 import { checkMoney, type DecimalMoney } from "./money.ts";
@@ -58,6 +58,7 @@ export interface SpendResult {
 export interface VendorCallSettings {
   readonly runtime: Runtime;
   readonly calls: Calls;
+  readonly context: CallContext;
   readonly settlements: Settlements;
   readonly authorize: (request: SpendRequest, deadline: number) => Promise<Decision>;
   readonly timeoutMs: number;
@@ -92,6 +93,8 @@ export async function spendAtVendor(
   callback: (grant: VendorGrant) => Promise<VendorReceipt>,
   { signal }: SignalOption = {},
 ): Promise<SpendResult> {
+  // Also a call that is refused for its arguments leaves its customer to a later run of the job.
+  if (typeof spend === "object" && spend !== null) settings.context.lease.getStore()?.asked(spend);
   refuseUnknown("the description of what is spent", what, SPEND_PROPERTIES);
   checkSignal("signal", signal);
   if (typeof callback !== "function") throw new TypeError("The callback that calls the vendor must be a function.");

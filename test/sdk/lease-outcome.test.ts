@@ -67,6 +67,20 @@ describe("a job that swallowed what became of a spend leaves the period open", (
     expect(result).toMatchObject({ outcome: "incomplete", unsettled: [nobody] });
   });
 
+  it("if what is spent was malformed", async () => {
+    const spent = (holdfast: ReturnType<World["holdfast"]>) =>
+      swallow(holdfast.spend(SPEND, { ...MAIL, amount: "a lot" }, mail));
+    expect(await outcomeOf(spent)).toMatchObject(open);
+  });
+
+  it("if the client was closed meanwhile", async () => {
+    const spent = async (holdfast: ReturnType<World["holdfast"]>) => {
+      await holdfast.close();
+      await swallow(holdfast.stripe(world.plain).charges.create({ ...CHARGE }, { spend: SPEND }));
+    };
+    expect(await outcomeOf(spent)).toMatchObject(open);
+  });
+
   it("if a declined PaymentIntent is kept for another card", async () => {
     const paid = (holdfast: ReturnType<World["holdfast"]>) =>
       swallow(
