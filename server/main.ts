@@ -30,7 +30,14 @@ async function serve(config: Config): Promise<undefined> {
   const prepared = embedded === undefined ? config : quickstartConfig(config, embedded.dataFolder);
   const app = await startApp(prepared);
   stopOnSignals(() => app.close());
-  if (embedded !== undefined) printQuickstart(await openQuickstart(app.url, prepared, embedded.dataFolder));
+  if (embedded === undefined) return;
+  try {
+    printQuickstart(await openQuickstart(app.url, prepared, embedded.dataFolder));
+  } catch (error) {
+    // What was promised cannot be shown, and a server nobody can talk to is no use.
+    await app.close();
+    throw error;
+  }
 }
 
 async function migrateOnly(config: Config): Promise<number> {

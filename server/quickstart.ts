@@ -1,8 +1,8 @@
 import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { Code, ConnectError, createClient, type Interceptor } from "@connectrpc/connect";
+import { type Client, Code, ConnectError, createClient, type Interceptor } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
-import { AdminService, CapWindow } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { AdminService, CapWindow, VaultKeyState } from "@holdfast/api/holdfast/v1/admin_service_pb";
 import type { Config } from "./config.ts";
 import { createToken } from "./rpc/auth.ts";
 
@@ -21,6 +21,14 @@ export interface Quickstart {
 
 const fileName = "credentials.json";
 const capId = "quickstart-daily";
+const quickstartEndpoints = [
+  "POST /v1/payment_intents",
+  "POST /v1/charges",
+  "POST /v1/refunds",
+  "POST /v1/invoices/:id/pay",
+  "POST /v1/subscriptions",
+  "POST /v1/checkout/sessions",
+];
 
 /** The configuration with the operator token of the data folder, made on the first start. */
 export function quickstartConfig(config: Config, dataFolder: string): Config {
@@ -35,18 +43,39 @@ export function quickstartConfig(config: Config, dataFolder: string): Config {
 export async function openQuickstart(url: string, config: Config, dataFolder: string): Promise<Quickstart> {
   const operatorToken = config.operatorToken ?? "";
   const known = readCredentials(dataFolder);
-  const vaultKey = known?.vaultKey ?? (await createQuickstart(url, operatorToken));
-  if (known?.vaultKey === undefined) writeCredentials(dataFolder, { operatorToken, vaultKey });
+  const admin = adminClient(url, operatorToken);
+  const usable = known?.vaultKey !== undefined && (await isActive(admin, known.vaultKey)) ? known.vaultKey : undefined;
+  const vaultKey = usable ?? (await createQuickstart(admin));
+  if (usable === undefined) writeCredentials(dataFolder, { operatorToken, vaultKey });
   return { url, operatorToken, vaultKey, dataFolder };
 }
 
-async function createQuickstart(url: string, operatorToken: string): Promise<string> {
+type Admin = Client<typeof AdminService>;
+
+function adminClient(url: string, operatorToken: string): Admin {
   const authorize: Interceptor = (next) => (request) => {
     request.header.set("authorization", `Bearer ${operatorToken}`);
     return next(request);
   };
-  const transport = createConnectTransport({ baseUrl: url, httpVersion: "1.1", interceptors: [authorize] });
-  const admin = createClient(AdminService, transport);
+  return createClient(
+    AdminService,
+    createConnectTransport({ baseUrl: url, httpVersion: "1.1", interceptors: [authorize] }),
+  );
+}
+
+/** A key that was revoked is of no use to somebody who follows what is printed. */
+async function isActive(admin: Admin, token: string): Promise<boolean> {
+  const vaultKeyId = token.split("_")[2] ?? "";
+  try {
+    const { vaultKey } = await admin.getVaultKey({ name: `vaultKeys/${vaultKeyId}` });
+    return vaultKey?.state === VaultKeyState.ACTIVE;
+  } catch (error) {
+    if (error instanceof ConnectError && error.code === Code.NotFound) return false;
+    throw error;
+  }
+}
+
+async function createQuickstart(admin: Admin): Promise<string> {
   await unlessExists(
     admin.createCap({
       capId,
@@ -58,14 +87,14 @@ async function createQuickstart(url: string, operatorToken: string): Promise<str
       },
     }),
   );
-  // If the file with the token was lost, the key of the first start cannot be shown again: make the next one.
+  // The key of the first start was revoked, or the file with its token lost: make the next one.
   for (let number = 1; ; number += 1) {
     const created = await unlessExists(
       admin.createVaultKey({
         vaultKeyId: number === 1 ? "quickstart" : `quickstart${number}`,
         vaultKey: {
           vendor: "stripe",
-          allowedEndpoints: ["POST /v1/payment_intents", "POST /v1/charges"],
+          allowedEndpoints: quickstartEndpoints,
         },
       }),
     );

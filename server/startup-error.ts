@@ -7,6 +7,7 @@
  * | 0 | ok | stopped as asked |
  * | 1 | bug | an unexpected error; the log has its cause |
  * | 64 | usage | an unknown command or flag |
+ * | 68 | address | HOLDFAST_HOST and HOLDFAST_PORT cannot be listened on |
  * | 69 | databaseUnreachable | the database did not accept a connection |
  * | 71 | embeddedPostgres | the embedded Postgres cannot run here |
  * | 73 | dataFolder | the data folder cannot be created or used |
@@ -23,6 +24,7 @@ export const exitCodes = {
   ok: 0,
   bug: 1,
   usage: 64,
+  address: 68,
   databaseUnreachable: 69,
   embeddedPostgres: 71,
   dataFolder: 73,

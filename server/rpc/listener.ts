@@ -2,6 +2,7 @@ import { createServer as createHttp1Server, type Server as Http1Server } from "n
 import { createServer as createHttp2Server, type Http2Server } from "node:http2";
 import { type AddressInfo, createServer as createNetServer, type Server as NetServer } from "node:net";
 import { Code, ConnectError } from "@connectrpc/connect";
+import { StartupError } from "../startup-error.ts";
 import { createDispatcher, type DispatchOptions, type Dispatcher } from "./dispatch.ts";
 import { createConnections } from "./listener-connections.ts";
 import { defaultLimits, type ListenerLimits } from "./listener-limits.ts";
@@ -133,12 +134,23 @@ function createHttp2(dispatcher: Dispatcher, limits: ListenerLimits): Http2Serve
 
 function listen(server: NetServer, host: string, port: number): Promise<void> {
   return new Promise((resolve, reject) => {
-    server.once("error", reject);
+    const refused = (error: NodeJS.ErrnoException): void => reject(cannotListen(host, port, error));
+    server.once("error", refused);
     server.listen({ host, port }, () => {
-      server.off("error", reject);
+      server.off("error", refused);
       resolve();
     });
   });
+}
+
+function cannotListen(host: string, port: number, error: NodeJS.ErrnoException): StartupError {
+  const why =
+    error.code === "EADDRINUSE" ? "another program listens there" : `${error.code ?? "unknown"}: ${error.message}`;
+  return new StartupError(
+    "address",
+    `Cannot listen on ${host}:${port}: ${why}. Set HOLDFAST_HOST and HOLDFAST_PORT to a free address; port 0 takes a free one.`,
+    error,
+  );
 }
 
 function urlOf(address: string, port: number): string {
