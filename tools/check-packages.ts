@@ -25,6 +25,9 @@ const olderOpentelemetry = "1.9.0";
 /** What a bundle of only `stableKey` may weigh, in bytes: it must not bring the client along. */
 const stableKeyBundleMax = 4_000;
 
+/** What an installation without Stripe's client may weigh, in bytes, its dependencies included. */
+const installationMax = 6_000_000;
+
 const startedAt = performance.now();
 
 function say(text: string): void {
@@ -80,6 +83,7 @@ async function installAsUser(user: string, packed: readonly PackedPackage[]): Pr
   const [all, stripe, types] = await Promise.all(["", "stripe", "@types"].map((name) => sizeOf(join(modules, name))));
   const without = (all ?? 0) - (stripe ?? 0) - (types ?? 0) - (await sizeOf(join(modules, "undici-types")));
   say(`an installation is ${megabytes(without)} without stripe, ${megabytes(without + (stripe ?? 0))} with it`);
+  if (without > installationMax) throw new Error(`An installation is larger than ${megabytes(installationMax)}.`);
   await install(user, tools);
 }
 
@@ -87,12 +91,24 @@ function megabytes(bytes: number): string {
   return `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
-/** With the types of every dependency checked too, and as strictly as a compiler can. */
-async function typeCheck(user: string, compiler: string, resolution: "nodenext" | "bundler"): Promise<void> {
-  const strict = ["--strict", "--exactOptionalPropertyTypes", "--noUncheckedIndexedAccess", "--skipLibCheck", "false"];
+/** As strictly as a compiler can; for the program that uses nothing else, the types of every dependency too. */
+async function typeCheck(
+  user: string,
+  compiler: string,
+  resolution: "nodenext" | "bundler",
+  programs = ["consumer.ts"],
+): Promise<void> {
+  const skipLibCheck = String(!programs.includes("consumer.ts"));
+  const strict = [
+    "--strict",
+    "--exactOptionalPropertyTypes",
+    "--noUncheckedIndexedAccess",
+    "--skipLibCheck",
+    skipLibCheck,
+  ];
   const module = resolution === "nodenext" ? "nodenext" : "esnext";
   const modules = ["--module", module, "--moduleResolution", resolution, "--target", "es2024", "--types", "node"];
-  await runProgram(compiler, ["--noEmit", ...strict, ...modules, "consumer.ts"], user);
+  await runProgram(compiler, ["--noEmit", ...strict, ...modules, ...programs], user);
 }
 
 /** Runs the program twice for one customer: the second run, a process of its own, must find the same two charges. */
@@ -121,6 +137,20 @@ async function checkTreeShaking(user: string): Promise<void> {
   say(`a bundle of only stableKey is ${code.length} bytes`);
 }
 
+/** The examples are copied by users: they must compile against what users have. */
+async function typeCheckExamples(user: string): Promise<void> {
+  const packages = ["express", "@types/express", "p-retry", "pg-boss", "rxjs"];
+  await install(
+    user,
+    packages.map((name) => `${name}@${devDependencies[name] ?? ""}`),
+  );
+  const source = join(root, "sdk", "examples");
+  const examples = await readdir(source);
+  for (const name of examples) await cp(join(source, name), join(user, name));
+  await typeCheck(user, join(bin, "tsc"), "nodenext", examples);
+  say(`${examples.length} examples compile`);
+}
+
 async function check(stage: string, folder: string): Promise<void> {
   const nodes = installNodeVersions(join(folder, "nodes"));
   // Awaited below; a failure before that must not end the process on its own.
@@ -147,6 +177,7 @@ async function check(stage: string, folder: string): Promise<void> {
       await runAsUser(world, user, process.execPath, `stripe-${version}`);
       say(`charges with stripe ${version}`);
     }
+    await typeCheckExamples(user);
   } finally {
     await world.close();
   }
