@@ -25,6 +25,7 @@ export interface Background {
 }
 
 interface Task {
+  readonly quiet: boolean;
   /** Called at the end of every try. */
   readonly tried: Set<() => void>;
 }
@@ -84,7 +85,7 @@ export function createBackground(runtime: Runtime, onError: (error: unknown) => 
 
   return {
     add(what, attempt, { quiet = false } = {}) {
-      const task: Task = { tried: new Set() };
+      const task: Task = { quiet, tried: new Set() };
       tasks.add(task);
       const report = quiet ? () => undefined : onError;
       void repeat(task, what, attempt, report).finally(() => tasks.delete(task));
@@ -115,7 +116,7 @@ export function createBackground(runtime: Runtime, onError: (error: unknown) => 
         }
       };
       await untilOver(ended(), timeoutMs);
-      const left = tasks.size + tracked.size;
+      const left = [...tasks].filter((task) => !task.quiet).length + tracked.size;
       if (left > 0)
         onError(new HoldfastUnavailableError(`${left} settlements before close; the reconciler finds them`, {}));
     },

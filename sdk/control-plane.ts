@@ -3,9 +3,11 @@ import { type Client, Code, createClient, type Transport } from "@connectrpc/con
 import {
   type AcquireBillingLeaseRequestSchema,
   type AcquireBillingLeaseResponse,
+  type AuthorizeSpendRequest,
   AuthorizeSpendRequestSchema,
   type AuthorizeSpendResponse,
   type BindVendorReferenceRequestSchema,
+  type CommitSpendRequest,
   CommitSpendRequestSchema,
   type CommitSpendResponse,
   type IncreaseHoldRequestSchema,
@@ -32,9 +34,7 @@ type Rpc<Schema extends DescMessage, Answer> = (
   deadline: number,
   signal?: AbortSignal,
 ) => Promise<Answer>;
-type AuthorizeInit = MessageInitShape<typeof AuthorizeSpendRequestSchema>;
 type Lookup = { case: "name"; value: string } | { case: "vendorReference"; value: VendorObject };
-type CommitInit = MessageInitShape<typeof CommitSpendRequestSchema>;
 
 /**
  * The control plane with deadlines and safe retries built in. Every method rejects with an RpcFailure; `deadline` is
@@ -134,12 +134,13 @@ export function createControlPlane(options: ControlPlaneOptions): ControlPlane {
       if (settling >= maxQueued) throw overloadedFailure(`${settling} settlements wait to be delivered`);
       authorizing += 1;
       try {
-        return await inLane(authorizeLane, request, deadline, signal);
+        return await inLane(authorizeLane, create(AuthorizeSpendRequestSchema, request), deadline, signal);
       } finally {
         authorizing -= 1;
       }
     },
-    commit: (request, deadline, signal) => inLane(commitLane, request, deadline, signal),
+    commit: (request, deadline, signal) =>
+      inLane(commitLane, create(CommitSpendRequestSchema, request), deadline, signal),
     void: unary(client.voidSpend),
     reportUnknown: unary(client.reportUnknown),
     bind: unary(client.bindVendorReference),
@@ -168,11 +169,11 @@ function createAuthorizeLane(
   client: Client<typeof SpendControlService>,
   runtime: Runtime,
   callOptions: (timeoutMs: number) => CallOptions,
-): Lane<AuthorizeInit, AuthorizeSpendResponse> {
-  return createLane<AuthorizeInit, AuthorizeSpendResponse>({
+): Lane<AuthorizeSpendRequest, AuthorizeSpendResponse> {
+  return createLane<AuthorizeSpendRequest, AuthorizeSpendResponse>({
     name: "holdfast.batch_authorize",
     runtime,
-    bytesOf: (request) => toBinary(AuthorizeSpendRequestSchema, create(AuthorizeSpendRequestSchema, request)).length,
+    bytesOf: (request) => toBinary(AuthorizeSpendRequestSchema, request).length,
     sendOne: (request, timeoutMs) => client.authorizeSpend(request, callOptions(timeoutMs)),
     async sendMany(requests, timeoutMs) {
       const { results } = await client.batchAuthorizeSpend({ requests: [...requests] }, callOptions(timeoutMs));
@@ -185,11 +186,11 @@ function createCommitLane(
   client: Client<typeof SpendControlService>,
   runtime: Runtime,
   callOptions: (timeoutMs: number) => CallOptions,
-): Lane<CommitInit, CommitSpendResponse> {
-  return createLane<CommitInit, CommitSpendResponse>({
+): Lane<CommitSpendRequest, CommitSpendResponse> {
+  return createLane<CommitSpendRequest, CommitSpendResponse>({
     name: "holdfast.batch_commit",
     runtime,
-    bytesOf: (request) => toBinary(CommitSpendRequestSchema, create(CommitSpendRequestSchema, request)).length,
+    bytesOf: (request) => toBinary(CommitSpendRequestSchema, request).length,
     sendOne: (request, timeoutMs) => client.commitSpend(request, callOptions(timeoutMs)),
     async sendMany(requests, timeoutMs) {
       const { results } = await client.batchCommitSpend({ requests: [...requests] }, callOptions(timeoutMs));

@@ -203,7 +203,12 @@ function giveBack(
 ): void {
   if (response.disposition !== Disposition.GRANTED) return;
   const grant = toGrant(settings, request, response, { attemptId, lease, askedAt: settings.runtime.clock.now() });
-  settings.background.track(settings.settlements.void(grant, { evidence: "never_sent" }));
+  const { background, settlements } = settings;
+  background.track(
+    grant.vendorReference === ""
+      ? settlements.void(grant, { evidence: "never_sent" })
+      : settlements.reportUnknown(grant, "the caller gave up before it went on with the bound object"),
+  );
 }
 
 function isAborted(signal: AbortSignal | undefined): boolean {

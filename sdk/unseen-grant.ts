@@ -50,6 +50,8 @@ async function voidOwn(settings: UnseenGrantSettings, spend: SpendOption, attemp
     const found = await read(settings, name);
     if (found === undefined) return false;
     if (found === "not_ours" || found.state === AuthorizationState.COMMITTED) return true;
+    // A bound object has a life of its own, and is followed or taken over by its reference.
+    if (found.state !== AuthorizationState.VOIDED && found.vendorReference !== "") return true;
     if (found.state !== AuthorizationState.VOIDED) return voidUnsent(settings, name, attemptId);
   }
   return true;
