@@ -51,7 +51,14 @@ const layers: Readonly<Record<string, readonly string[]>> = {
     "server/config.ts",
     "server/telemetry-attributes.ts",
   ],
-  "server/rpc/": ["server/rpc/", "server/store/", "server/domain/", "server/telemetry-attributes.ts", "@holdfast/api/"],
+  "server/rpc/": [
+    "server/rpc/",
+    "server/store/",
+    "server/domain/",
+    "server/startup-error.ts",
+    "server/telemetry-attributes.ts",
+    "@holdfast/api/",
+  ],
   "sdk/": ["sdk/", "@holdfast/api/"],
 };
 
