@@ -10,7 +10,7 @@ export {
   stripeExponent,
   toStripeAmount,
 } from "./money.ts";
-export { classifyOutcome, type Outcome, type VendorSignal } from "./outcome.ts";
+export { classifyOutcome, type Outcome, type VendorAnswerSignal, type VendorSignal } from "./outcome.ts";
 export type { HoldfastOptions } from "./options.ts";
 export type { Clock, Random, Timers } from "./runtime.ts";
 export { authorizationName, type SpendIdentity, stableKey } from "./stable-key.ts";

@@ -22,3 +22,8 @@ it("every example is run by a test", () => {
   expect(examples.filter((name) => !texts.includes(`sdk/examples/${name}`))).toEqual([]);
   expect(examples.length).toBeGreaterThan(5);
 });
+
+it("the README names every example", () => {
+  const readme = readFileSync(join(folder, "..", "README.md"), "utf8");
+  expect(examples.filter((name) => !readme.includes(`\`${name}\``))).toEqual([]);
+});

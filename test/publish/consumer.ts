@@ -49,6 +49,10 @@ export function typed(stripe: GuardedStripe): unknown {
     () => stripe.paymentIntents.capture("pi_1", { amount_to_capture: 1 }, { spend }),
     () => stripe.refunds.create({ charge: "ch_1", amount: 1 }, { spend }),
     () => stripe.transfers.create({ amount: 1, currency: "usd", destination: "acct_1" }, { spend }),
+    // @ts-expect-error A spend has three parts; were this not an error, the types would be missing.
+    () => stripe.charges.create({ amount: 1, currency: "usd" }, { spend: { customerId: "cust_1" } }),
+    // @ts-expect-error Stripe's own parameters keep their types.
+    () => stripe.refunds.create({ charge: 1 }, { spend }),
     () => stripe.rawRequest("POST", "/v1/topups", { amount: 1, currency: "usd" }, { spend }),
   ];
 }
