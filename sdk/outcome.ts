@@ -12,6 +12,7 @@ export type VendorSignal =
   /** A complete answer. */
   | VendorAnswerSignal;
 
+/** What counts of a complete answer of the vendor. */
 export interface VendorAnswerSignal {
   readonly kind: "answer";
   readonly status: number;
