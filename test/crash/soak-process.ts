@@ -43,8 +43,8 @@ function start({ baseUrl, vaultKey, stripePort, callers, timeoutMs }: SoakStart)
       else await stripe.paymentIntents.create({ ...common, payment_method: "pm_card_visa", confirm: true }, options);
       say({ charged: customerId, ms: performance.now() - from });
     } catch (error) {
-      const { name, code = "" } = error as Error & { code?: string };
-      say({ failed: customerId, error: name, code, ms: performance.now() - from });
+      const { name, message, code = "" } = error as Error & { code?: string };
+      say({ failed: customerId, error: name, code, message, ms: performance.now() - from });
     }
   };
   const loops = Array.from({ length: callers }, async (_, caller) => {

@@ -17,7 +17,12 @@ let front: Front;
 const children: LineProcess[] = [];
 beforeAll(async () => {
   stage = await startStage();
+  // Neither the test's own cap nor that of the first start may end a long run.
   await stage.policy.setLimit("1000000");
+  await stage.policy.admin.updateCap({
+    cap: { name: "caps/quickstart-daily", limit: { currency: "usd", amount: "1000000" } },
+    updateMask: { paths: ["limit"] },
+  });
   front = await startFront(() => Number(new URL(stage.url).port));
 });
 afterAll(async () => {
@@ -84,11 +89,10 @@ test("whatever becomes of the server and the connection: every call ends typed, 
   await child.said((line) => "closed" in line);
   const ended = child.lines.filter((line) => "charged" in line || "failed" in line);
   const charged = ended.filter((line) => "charged" in line).map((line) => line["charged"] as string);
-  const errors = new Set(ended.flatMap((line) => ("failed" in line ? [`${String(line["error"])} ${String(line["code"])}`] : [])));
+  const unexpected = ended.filter((line) => "failed" in line && line["code"] !== "holdfast_unavailable");
   expect(child.lines.filter((line) => "defect" in line)).toEqual([]);
   expect(child.errors()).toBe("");
-  errors.delete("HoldfastUnavailableError holdfast_unavailable");
-  expect([...errors]).toEqual([]);
+  expect(unexpected).toEqual([]);
   expect(charged.length).toBeGreaterThan(10);
   expect(Math.max(...ended.map((line) => line["ms"] as number))).toBeLessThan(CALL_MAX_MS);
   for (const customer of charged) expect([customer, chargesOf(customer)]).toEqual([customer, 1]);
