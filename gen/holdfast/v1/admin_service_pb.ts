@@ -5,8 +5,8 @@
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import { enumDesc, fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import { file_buf_validate_validate } from "../../buf/validate/validate_pb.ts";
-import type { FieldMask, Timestamp } from "@bufbuild/protobuf/wkt";
-import { file_google_protobuf_field_mask, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
+import type { Duration, FieldMask, Timestamp } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_duration, file_google_protobuf_field_mask, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { Money } from "./money_pb.ts";
 import { file_holdfast_v1_money } from "./money_pb.ts";
 import { file_holdfast_v1_roles } from "./roles_pb.ts";
@@ -18,7 +18,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file holdfast/v1/admin_service.proto.
  */
 export const file_holdfast_v1_admin_service: GenFile = /*@__PURE__*/
-  fileDesc("Ch9ob2xkZmFzdC92MS9hZG1pbl9zZXJ2aWNlLnByb3RvEgtob2xkZmFzdC52MSKfAgoIQ2FwU2NvcGUSNwoJdmF1bHRfa2V5GAEgASgJQiS6SCFyHzIdXih2YXVsdEtleXMvW2EtejAtOV17MSwzMn0pPyQSMAoGdmVuZG9yGAIgASgJQiC6SB1yGzIZXihbYS16XVthLXowLTlfXXswLDMxfSk/JBJRCghlbmRwb2ludBgDIAEoCUI/ukg8cjoYgAIyNV4oKEdFVHxQT1NUfFBVVHxQQVRDSHxERUxFVEUpICgvW0EtWmEtejAtOV8uOi1dKykrKT8kEi0KC2N1c3RvbWVyX2lkGAQgASgJQhi6SBVyEzIRXlshLTk7LX5dezAsMTI4fSQSJgoHcHVycG9zZRgFIAEoCUIVukgSchAyDl5bIS1+XXswLDEyOH0kItMDCgNDYXASDAoEbmFtZRgBIAEoCRIpCgVsaW1pdBgCIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5Qga6SAPIAQESMgoGd2luZG93GAMgASgOMhYuaG9sZGZhc3QudjEuQ2FwV2luZG93Qgq6SAeCAQQQASAAEjEKCXRpbWVfem9uZRgEIAEoCUIeukgbchkyF15bQS1aYS16MC05XysvLV17MCw2NH0kEiQKBXNjb3BlGAUgASgLMhUuaG9sZGZhc3QudjEuQ2FwU2NvcGUSFAoMcGVyX2N1c3RvbWVyGAYgASgIEikKDW1heF9wZXJfc3BlbmQYByABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIMCgRldGFnGAggASgJEi8KC2NyZWF0ZV90aW1lGAkgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgt1cGRhdGVfdGltZRgKIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMwoJZGlyZWN0aW9uGAsgASgOMhYuaG9sZGZhc3QudjEuRGlyZWN0aW9uQgi6SAWCAQIQARIgChhyZWZ1bmRzX3Jlc3RvcmVfaGVhZHJvb20YDCABKAgi0wEKCENhcFVzYWdlEg4KBndpbmRvdxgBIAEoCRITCgtjdXN0b21lcl9pZBgCIAEoCRIlCgljb21taXR0ZWQYAyABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIgCgRoZWxkGAQgASgLMhIuaG9sZGZhc3QudjEuTW9uZXkSJAoIaGVhZHJvb20YBSABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIzCg93aW5kb3dfZW5kX3RpbWUYBiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wInYKEENyZWF0ZUNhcFJlcXVlc3QSOwoGY2FwX2lkGAEgASgJQiu6SChyJjIkXlthLXowLTldKFthLXowLTktXXswLDYxfVthLXowLTldKT8kEiUKA2NhcBgCIAEoCzIQLmhvbGRmYXN0LnYxLkNhcEIGukgDyAEBIjIKEUNyZWF0ZUNhcFJlc3BvbnNlEh0KA2NhcBgBIAEoCzIQLmhvbGRmYXN0LnYxLkNhcCKoAQoNR2V0Q2FwUmVxdWVzdBI+CgRuYW1lGAEgASgJQjC6SC1yKzIpXmNhcHMvW2EtejAtOV0oW2EtejAtOS1dezAsNjF9W2EtejAtOV0pPyQSKAoGd2luZG93GAIgASgJQhi6SBVyEzIRXlshLTk7LX5dezAsMTI4fSQSLQoLY3VzdG9tZXJfaWQYAyABKAlCGLpIFXITMhFeWyEtOTstfl17MCwxMjh9JCJVCg5HZXRDYXBSZXNwb25zZRIdCgNjYXAYASABKAsyEC5ob2xkZmFzdC52MS5DYXASJAoFdXNhZ2UYAiABKAsyFS5ob2xkZmFzdC52MS5DYXBVc2FnZSJyChBVcGRhdGVDYXBSZXF1ZXN0EiUKA2NhcBgBIAEoCzIQLmhvbGRmYXN0LnYxLkNhcEIGukgD2AEDEjcKC3VwZGF0ZV9tYXNrGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLkZpZWxkTWFza0IGukgDyAEBIjIKEVVwZGF0ZUNhcFJlc3BvbnNlEh0KA2NhcBgBIAEoCzIQLmhvbGRmYXN0LnYxLkNhcCJOCg9MaXN0Q2Fwc1JlcXVlc3QSHQoJcGFnZV9zaXplGAEgASgFQgq6SAcaBRjIASgAEhwKCnBhZ2VfdG9rZW4YAiABKAlCCLpIBXIDGIAEIksKEExpc3RDYXBzUmVzcG9uc2USHgoEY2FwcxgBIAMoCzIQLmhvbGRmYXN0LnYxLkNhcBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkirwQKCFZhdWx0S2V5EgwKBG5hbWUYASABKAkSLQoGdmVuZG9yGAIgASgJQh26SBpyGDIWXlthLXpdW2EtejAtOV9dezAsMzF9JBJeChFhbGxvd2VkX2VuZHBvaW50cxgDIAMoCUJDukhAkgE9EGQiOXI3GIACMjJeKEdFVHxQT1NUfFBVVHxQQVRDSHxERUxFVEUpICgvW0EtWmEtejAtOV8uOi1dKykrJBI4Cg9iaWxsaW5nX3BlcmlvZHMYBCADKAlCH7pIHJIBGRBkIhVyEzIRXlshLTk7LX5dezEsMTI4fSQSLgoIcHVycG9zZXMYBSADKAlCHLpIGZIBFhBkIhJyEDIOXlshLX5dezEsMTI4fSQSMwoJY3VzdG9tZXJzGAYgAygJQiC6SB2SARoQ6AciFXITMhFeWyEtOTstfl17MSwxMjh9JBIpCg1tYXhfcGVyX3NwZW5kGAcgASgLMhIuaG9sZGZhc3QudjEuTW9uZXkSLwoLZXhwaXJlX3RpbWUYCCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEikKBXN0YXRlGAkgASgOMhouaG9sZGZhc3QudjEuVmF1bHRLZXlTdGF0ZRIvCgtjcmVhdGVfdGltZRgKIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLcmV2b2tlX3RpbWUYCyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIngKFUNyZWF0ZVZhdWx0S2V5UmVxdWVzdBItCgx2YXVsdF9rZXlfaWQYASABKAlCF7pIFHISMhBeW2EtejAtOV17MSwzMn0kEjAKCXZhdWx0X2tleRgCIAEoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5Qga6SAPIAQEiUQoWQ3JlYXRlVmF1bHRLZXlSZXNwb25zZRIoCgl2YXVsdF9rZXkYASABKAsyFS5ob2xkZmFzdC52MS5WYXVsdEtleRINCgV0b2tlbhgCIAEoCSJFChJHZXRWYXVsdEtleVJlcXVlc3QSLwoEbmFtZRgBIAEoCUIhukgechwyGl52YXVsdEtleXMvW2EtejAtOV17MSwzMn0kIj8KE0dldFZhdWx0S2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkiUwoUTGlzdFZhdWx0S2V5c1JlcXVlc3QSHQoJcGFnZV9zaXplGAEgASgFQgq6SAcaBRjIASgAEhwKCnBhZ2VfdG9rZW4YAiABKAlCCLpIBXIDGIAEIlsKFUxpc3RWYXVsdEtleXNSZXNwb25zZRIpCgp2YXVsdF9rZXlzGAEgAygLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIncKFVJldm9rZVZhdWx0S2V5UmVxdWVzdBIvCgRuYW1lGAEgASgJQiG6SB5yHDIaXnZhdWx0S2V5cy9bYS16MC05XXsxLDMyfSQSLQoGcmVhc29uGAIgASgJQh26SBpyGBj0AzITXlteXHgwMC1ceDFmXHg3Zl0qJCKdAQoWUmV2b2tlVmF1bHRLZXlSZXNwb25zZRIoCgl2YXVsdF9rZXkYASABKAsyFS5ob2xkZmFzdC52MS5WYXVsdEtleRI3ChNvcGVuX2F1dGhvcml6YXRpb25zGAIgAygLMhouaG9sZGZhc3QudjEuQXV0aG9yaXphdGlvbhIgChhvcGVuX2F1dGhvcml6YXRpb25fY291bnQYAyABKAMitgIKGUxpc3RBdXRob3JpemF0aW9uc1JlcXVlc3QSHQoJcGFnZV9zaXplGAEgASgFQgq6SAcaBRjIASgAEhwKCnBhZ2VfdG9rZW4YAiABKAlCCLpIBXIDGIAEEkIKBnN0YXRlcxgDIAMoDjIfLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb25TdGF0ZUIRukgOkgELEAQiB4IBBBABIAASLQoLY3VzdG9tZXJfaWQYBCABKAlCGLpIFXITMhFeWyEtOTstfl17MCwxMjh9JBIwCg5iaWxsaW5nX3BlcmlvZBgFIAEoCUIYukgVchMyEV5bIS05Oy1+XXswLDEyOH0kEjcKCXZhdWx0X2tleRgGIAEoCUIkukghch8yHV4odmF1bHRLZXlzL1thLXowLTldezEsMzJ9KT8kImkKGkxpc3RBdXRob3JpemF0aW9uc1Jlc3BvbnNlEjIKDmF1dGhvcml6YXRpb25zGAEgAygLMhouaG9sZGZhc3QudjEuQXV0aG9yaXphdGlvbhIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkqcwoJQ2FwV2luZG93EhoKFkNBUF9XSU5ET1dfVU5TUEVDSUZJRUQQABIXChNDQVBfV0lORE9XX0xJRkVUSU1FEAESEgoOQ0FQX1dJTkRPV19EQVkQAhIdChlDQVBfV0lORE9XX0JJTExJTkdfUEVSSU9EEAMqaQoNVmF1bHRLZXlTdGF0ZRIfChtWQVVMVF9LRVlfU1RBVEVfVU5TUEVDSUZJRUQQABIaChZWQVVMVF9LRVlfU1RBVEVfQUNUSVZFEAESGwoXVkFVTFRfS0VZX1NUQVRFX1JFVk9LRUQQAjK4BgoMQWRtaW5TZXJ2aWNlElEKCUNyZWF0ZUNhcBIdLmhvbGRmYXN0LnYxLkNyZWF0ZUNhcFJlcXVlc3QaHi5ob2xkZmFzdC52MS5DcmVhdGVDYXBSZXNwb25zZSIF4uAYAQISSAoGR2V0Q2FwEhouaG9sZGZhc3QudjEuR2V0Q2FwUmVxdWVzdBobLmhvbGRmYXN0LnYxLkdldENhcFJlc3BvbnNlIgXi4BgBAhJRCglVcGRhdGVDYXASHS5ob2xkZmFzdC52MS5VcGRhdGVDYXBSZXF1ZXN0Gh4uaG9sZGZhc3QudjEuVXBkYXRlQ2FwUmVzcG9uc2UiBeLgGAECEk4KCExpc3RDYXBzEhwuaG9sZGZhc3QudjEuTGlzdENhcHNSZXF1ZXN0Gh0uaG9sZGZhc3QudjEuTGlzdENhcHNSZXNwb25zZSIF4uAYAQISYAoOQ3JlYXRlVmF1bHRLZXkSIi5ob2xkZmFzdC52MS5DcmVhdGVWYXVsdEtleVJlcXVlc3QaIy5ob2xkZmFzdC52MS5DcmVhdGVWYXVsdEtleVJlc3BvbnNlIgXi4BgBAhJXCgtHZXRWYXVsdEtleRIfLmhvbGRmYXN0LnYxLkdldFZhdWx0S2V5UmVxdWVzdBogLmhvbGRmYXN0LnYxLkdldFZhdWx0S2V5UmVzcG9uc2UiBeLgGAECEl0KDUxpc3RWYXVsdEtleXMSIS5ob2xkZmFzdC52MS5MaXN0VmF1bHRLZXlzUmVxdWVzdBoiLmhvbGRmYXN0LnYxLkxpc3RWYXVsdEtleXNSZXNwb25zZSIF4uAYAQISYAoOUmV2b2tlVmF1bHRLZXkSIi5ob2xkZmFzdC52MS5SZXZva2VWYXVsdEtleVJlcXVlc3QaIy5ob2xkZmFzdC52MS5SZXZva2VWYXVsdEtleVJlc3BvbnNlIgXi4BgBAhJsChJMaXN0QXV0aG9yaXphdGlvbnMSJi5ob2xkZmFzdC52MS5MaXN0QXV0aG9yaXphdGlvbnNSZXF1ZXN0GicuaG9sZGZhc3QudjEuTGlzdEF1dGhvcml6YXRpb25zUmVzcG9uc2UiBeLgGAECYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_field_mask, file_google_protobuf_timestamp, file_holdfast_v1_money, file_holdfast_v1_roles, file_holdfast_v1_spend]);
+  fileDesc("Ch9ob2xkZmFzdC92MS9hZG1pbl9zZXJ2aWNlLnByb3RvEgtob2xkZmFzdC52MSKfAgoIQ2FwU2NvcGUSNwoJdmF1bHRfa2V5GAEgASgJQiS6SCFyHzIdXih2YXVsdEtleXMvW2EtejAtOV17MSwzMn0pPyQSMAoGdmVuZG9yGAIgASgJQiC6SB1yGzIZXihbYS16XVthLXowLTlfXXswLDMxfSk/JBJRCghlbmRwb2ludBgDIAEoCUI/ukg8cjoYgAIyNV4oKEdFVHxQT1NUfFBVVHxQQVRDSHxERUxFVEUpICgvW0EtWmEtejAtOV8uOi1dKykrKT8kEi0KC2N1c3RvbWVyX2lkGAQgASgJQhi6SBVyEzIRXlshLTk7LX5dezAsMTI4fSQSJgoHcHVycG9zZRgFIAEoCUIVukgSchAyDl5bIS1+XXswLDEyOH0kItMDCgNDYXASDAoEbmFtZRgBIAEoCRIpCgVsaW1pdBgCIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5Qga6SAPIAQESMgoGd2luZG93GAMgASgOMhYuaG9sZGZhc3QudjEuQ2FwV2luZG93Qgq6SAeCAQQQASAAEjEKCXRpbWVfem9uZRgEIAEoCUIeukgbchkyF15bQS1aYS16MC05XysvLV17MCw2NH0kEiQKBXNjb3BlGAUgASgLMhUuaG9sZGZhc3QudjEuQ2FwU2NvcGUSFAoMcGVyX2N1c3RvbWVyGAYgASgIEikKDW1heF9wZXJfc3BlbmQYByABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIMCgRldGFnGAggASgJEi8KC2NyZWF0ZV90aW1lGAkgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgt1cGRhdGVfdGltZRgKIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMwoJZGlyZWN0aW9uGAsgASgOMhYuaG9sZGZhc3QudjEuRGlyZWN0aW9uQgi6SAWCAQIQARIgChhyZWZ1bmRzX3Jlc3RvcmVfaGVhZHJvb20YDCABKAgi0wEKCENhcFVzYWdlEg4KBndpbmRvdxgBIAEoCRITCgtjdXN0b21lcl9pZBgCIAEoCRIlCgljb21taXR0ZWQYAyABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIgCgRoZWxkGAQgASgLMhIuaG9sZGZhc3QudjEuTW9uZXkSJAoIaGVhZHJvb20YBSABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIzCg93aW5kb3dfZW5kX3RpbWUYBiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wInYKEENyZWF0ZUNhcFJlcXVlc3QSOwoGY2FwX2lkGAEgASgJQiu6SChyJjIkXlthLXowLTldKFthLXowLTktXXswLDYxfVthLXowLTldKT8kEiUKA2NhcBgCIAEoCzIQLmhvbGRmYXN0LnYxLkNhcEIGukgDyAEBIjIKEUNyZWF0ZUNhcFJlc3BvbnNlEh0KA2NhcBgBIAEoCzIQLmhvbGRmYXN0LnYxLkNhcCKoAQoNR2V0Q2FwUmVxdWVzdBI+CgRuYW1lGAEgASgJQjC6SC1yKzIpXmNhcHMvW2EtejAtOV0oW2EtejAtOS1dezAsNjF9W2EtejAtOV0pPyQSKAoGd2luZG93GAIgASgJQhi6SBVyEzIRXlshLTk7LX5dezAsMTI4fSQSLQoLY3VzdG9tZXJfaWQYAyABKAlCGLpIFXITMhFeWyEtOTstfl17MCwxMjh9JCJVCg5HZXRDYXBSZXNwb25zZRIdCgNjYXAYASABKAsyEC5ob2xkZmFzdC52MS5DYXASJAoFdXNhZ2UYAiABKAsyFS5ob2xkZmFzdC52MS5DYXBVc2FnZSJyChBVcGRhdGVDYXBSZXF1ZXN0EiUKA2NhcBgBIAEoCzIQLmhvbGRmYXN0LnYxLkNhcEIGukgD2AEDEjcKC3VwZGF0ZV9tYXNrGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLkZpZWxkTWFza0IGukgDyAEBIjIKEVVwZGF0ZUNhcFJlc3BvbnNlEh0KA2NhcBgBIAEoCzIQLmhvbGRmYXN0LnYxLkNhcCJOCg9MaXN0Q2Fwc1JlcXVlc3QSHQoJcGFnZV9zaXplGAEgASgFQgq6SAcaBRjIASgAEhwKCnBhZ2VfdG9rZW4YAiABKAlCCLpIBXIDGIAEIksKEExpc3RDYXBzUmVzcG9uc2USHgoEY2FwcxgBIAMoCzIQLmhvbGRmYXN0LnYxLkNhcBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkirwQKCFZhdWx0S2V5EgwKBG5hbWUYASABKAkSLQoGdmVuZG9yGAIgASgJQh26SBpyGDIWXlthLXpdW2EtejAtOV9dezAsMzF9JBJeChFhbGxvd2VkX2VuZHBvaW50cxgDIAMoCUJDukhAkgE9EGQiOXI3GIACMjJeKEdFVHxQT1NUfFBVVHxQQVRDSHxERUxFVEUpICgvW0EtWmEtejAtOV8uOi1dKykrJBI4Cg9iaWxsaW5nX3BlcmlvZHMYBCADKAlCH7pIHJIBGRBkIhVyEzIRXlshLTk7LX5dezEsMTI4fSQSLgoIcHVycG9zZXMYBSADKAlCHLpIGZIBFhBkIhJyEDIOXlshLX5dezEsMTI4fSQSMwoJY3VzdG9tZXJzGAYgAygJQiC6SB2SARoQ6AciFXITMhFeWyEtOTstfl17MSwxMjh9JBIpCg1tYXhfcGVyX3NwZW5kGAcgASgLMhIuaG9sZGZhc3QudjEuTW9uZXkSLwoLZXhwaXJlX3RpbWUYCCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEikKBXN0YXRlGAkgASgOMhouaG9sZGZhc3QudjEuVmF1bHRLZXlTdGF0ZRIvCgtjcmVhdGVfdGltZRgKIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLcmV2b2tlX3RpbWUYCyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIngKFUNyZWF0ZVZhdWx0S2V5UmVxdWVzdBItCgx2YXVsdF9rZXlfaWQYASABKAlCF7pIFHISMhBeW2EtejAtOV17MSwzMn0kEjAKCXZhdWx0X2tleRgCIAEoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5Qga6SAPIAQEiUQoWQ3JlYXRlVmF1bHRLZXlSZXNwb25zZRIoCgl2YXVsdF9rZXkYASABKAsyFS5ob2xkZmFzdC52MS5WYXVsdEtleRINCgV0b2tlbhgCIAEoCSJFChJHZXRWYXVsdEtleVJlcXVlc3QSLwoEbmFtZRgBIAEoCUIhukgechwyGl52YXVsdEtleXMvW2EtejAtOV17MSwzMn0kIj8KE0dldFZhdWx0S2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkiUwoUTGlzdFZhdWx0S2V5c1JlcXVlc3QSHQoJcGFnZV9zaXplGAEgASgFQgq6SAcaBRjIASgAEhwKCnBhZ2VfdG9rZW4YAiABKAlCCLpIBXIDGIAEIlsKFUxpc3RWYXVsdEtleXNSZXNwb25zZRIpCgp2YXVsdF9rZXlzGAEgAygLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIncKFVJldm9rZVZhdWx0S2V5UmVxdWVzdBIvCgRuYW1lGAEgASgJQiG6SB5yHDIaXnZhdWx0S2V5cy9bYS16MC05XXsxLDMyfSQSLQoGcmVhc29uGAIgASgJQh26SBpyGBj0AzITXlteXHgwMC1ceDFmXHg3Zl0qJCKdAQoWUmV2b2tlVmF1bHRLZXlSZXNwb25zZRIoCgl2YXVsdF9rZXkYASABKAsyFS5ob2xkZmFzdC52MS5WYXVsdEtleRI3ChNvcGVuX2F1dGhvcml6YXRpb25zGAIgAygLMhouaG9sZGZhc3QudjEuQXV0aG9yaXphdGlvbhIgChhvcGVuX2F1dGhvcml6YXRpb25fY291bnQYAyABKAMitgIKGUxpc3RBdXRob3JpemF0aW9uc1JlcXVlc3QSHQoJcGFnZV9zaXplGAEgASgFQgq6SAcaBRjIASgAEhwKCnBhZ2VfdG9rZW4YAiABKAlCCLpIBXIDGIAEEkIKBnN0YXRlcxgDIAMoDjIfLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb25TdGF0ZUIRukgOkgELEAQiB4IBBBABIAASLQoLY3VzdG9tZXJfaWQYBCABKAlCGLpIFXITMhFeWyEtOTstfl17MCwxMjh9JBIwCg5iaWxsaW5nX3BlcmlvZBgFIAEoCUIYukgVchMyEV5bIS05Oy1+XXswLDEyOH0kEjcKCXZhdWx0X2tleRgGIAEoCUIkukghch8yHV4odmF1bHRLZXlzL1thLXowLTldezEsMzJ9KT8kImkKGkxpc3RBdXRob3JpemF0aW9uc1Jlc3BvbnNlEjIKDmF1dGhvcml6YXRpb25zGAEgAygLMhouaG9sZGZhc3QudjEuQXV0aG9yaXphdGlvbhIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkijwIKG1Jlc29sdmVBdXRob3JpemF0aW9uUmVxdWVzdBJCCgRuYW1lGAEgASgJQjS6SDFyLzItXmF1dGhvcml6YXRpb25zL1swLTlhLWZdezMyfS1bMS05XVswLTldezAsNn0kEjUKCWNvbW1pdHRlZBgCIAEoCzIgLmhvbGRmYXN0LnYxLkNvbW1pdHRlZFJlc29sdXRpb25IABIvCgZ2b2lkZWQYAyABKAsyHS5ob2xkZmFzdC52MS5Wb2lkZWRSZXNvbHV0aW9uSAASLwoGcmVhc29uGAQgASgJQh+6SBxyGhABGPQDMhNeW15ceDAwLVx4MWZceDdmXSokQhMKCnJlc29sdXRpb24SBbpIAggBInIKE0NvbW1pdHRlZFJlc29sdXRpb24SKgoGYW1vdW50GAEgASgLMhIuaG9sZGZhc3QudjEuTW9uZXlCBrpIA8gBARIvChB2ZW5kb3JfcmVmZXJlbmNlGAIgASgJQhW6SBJyEDIOXlshLX5dezEsMjU1fSQiQwoQVm9pZGVkUmVzb2x1dGlvbhIvChB2ZW5kb3JfcmVmZXJlbmNlGAEgASgJQhW6SBJyEDIOXlshLX5dezAsMjU1fSQiUQocUmVzb2x2ZUF1dGhvcml6YXRpb25SZXNwb25zZRIxCg1hdXRob3JpemF0aW9uGAEgASgLMhouaG9sZGZhc3QudjEuQXV0aG9yaXphdGlvbiJfCiBMaXN0SW5Eb3VidEF1dGhvcml6YXRpb25zUmVxdWVzdBIdCglwYWdlX3NpemUYASABKAVCCrpIBxoFGMgBKAASHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAQitAEKIUxpc3RJbkRvdWJ0QXV0aG9yaXphdGlvbnNSZXNwb25zZRIyCg5hdXRob3JpemF0aW9ucxgBIAMoCzIaLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb24SFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJEhMKC3RvdGFsX2NvdW50GAMgASgDEi0KCm9sZGVzdF9hZ2UYBCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24i/wIKDUNvbnRyYWRpY3Rpb24SDAoEbmFtZRgBIAEoCRIsCgRraW5kGAIgASgOMh4uaG9sZGZhc3QudjEuQ29udHJhZGljdGlvbktpbmQSFQoNYXV0aG9yaXphdGlvbhgDIAEoCRIOCgZ2ZW5kb3IYBCABKAkSFgoOdmVuZG9yX2FjY291bnQYBSABKAkSGAoQdmVuZG9yX3JlZmVyZW5jZRgGIAEoCRIiCgZhbW91bnQYByABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIqCg5jb3VudGVkX2Ftb3VudBgIIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EhIKCmF0dGVtcHRfaWQYCSABKAkSLwoLY3JlYXRlX3RpbWUYCiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi4KCmNsb3NlX3RpbWUYCyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhQKDGNsb3NlX3JlYXNvbhgMIAEoCSJwChlMaXN0Q29udHJhZGljdGlvbnNSZXF1ZXN0Eh0KCXBhZ2Vfc2l6ZRgBIAEoBUIKukgHGgUYyAEoABIcCgpwYWdlX3Rva2VuGAIgASgJQgi6SAVyAxiABBIWCg5pbmNsdWRlX2Nsb3NlZBgDIAEoCCJ9ChpMaXN0Q29udHJhZGljdGlvbnNSZXNwb25zZRIyCg5jb250cmFkaWN0aW9ucxgBIAMoCzIaLmhvbGRmYXN0LnYxLkNvbnRyYWRpY3Rpb24SFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJEhIKCm9wZW5fY291bnQYAyABKAMigAEKGUNsb3NlQ29udHJhZGljdGlvblJlcXVlc3QSMgoEbmFtZRgBIAEoCUIkukghch8yHV5jb250cmFkaWN0aW9ucy9bMC05YS1mXXszMn0kEi8KBnJlYXNvbhgCIAEoCUIfukgcchoQARj0AzITXlteXHgwMC1ceDFmXHg3Zl0qJCJPChpDbG9zZUNvbnRyYWRpY3Rpb25SZXNwb25zZRIxCg1jb250cmFkaWN0aW9uGAEgASgLMhouaG9sZGZhc3QudjEuQ29udHJhZGljdGlvbipzCglDYXBXaW5kb3cSGgoWQ0FQX1dJTkRPV19VTlNQRUNJRklFRBAAEhcKE0NBUF9XSU5ET1dfTElGRVRJTUUQARISCg5DQVBfV0lORE9XX0RBWRACEh0KGUNBUF9XSU5ET1dfQklMTElOR19QRVJJT0QQAyppCg1WYXVsdEtleVN0YXRlEh8KG1ZBVUxUX0tFWV9TVEFURV9VTlNQRUNJRklFRBAAEhoKFlZBVUxUX0tFWV9TVEFURV9BQ1RJVkUQARIbChdWQVVMVF9LRVlfU1RBVEVfUkVWT0tFRBACKuEBChFDb250cmFkaWN0aW9uS2luZBIiCh5DT05UUkFESUNUSU9OX0tJTkRfVU5TUEVDSUZJRUQQABIoCiRDT05UUkFESUNUSU9OX0tJTkRfQ09NTUlUX0FGVEVSX1ZPSUQQARImCiJDT05UUkFESUNUSU9OX0tJTkRfT1RIRVJfUkVGRVJFTkNFEAISIwofQ09OVFJBRElDVElPTl9LSU5EX09USEVSX0FNT1VOVBADEjEKLUNPTlRSQURJQ1RJT05fS0lORF9SRUZFUkVOQ0VfT0ZfQU5PVEhFUl9TUEVORBAEMowKCgxBZG1pblNlcnZpY2USUQoJQ3JlYXRlQ2FwEh0uaG9sZGZhc3QudjEuQ3JlYXRlQ2FwUmVxdWVzdBoeLmhvbGRmYXN0LnYxLkNyZWF0ZUNhcFJlc3BvbnNlIgXi4BgBAhJICgZHZXRDYXASGi5ob2xkZmFzdC52MS5HZXRDYXBSZXF1ZXN0GhsuaG9sZGZhc3QudjEuR2V0Q2FwUmVzcG9uc2UiBeLgGAECElEKCVVwZGF0ZUNhcBIdLmhvbGRmYXN0LnYxLlVwZGF0ZUNhcFJlcXVlc3QaHi5ob2xkZmFzdC52MS5VcGRhdGVDYXBSZXNwb25zZSIF4uAYAQISTgoITGlzdENhcHMSHC5ob2xkZmFzdC52MS5MaXN0Q2Fwc1JlcXVlc3QaHS5ob2xkZmFzdC52MS5MaXN0Q2Fwc1Jlc3BvbnNlIgXi4BgBAhJgCg5DcmVhdGVWYXVsdEtleRIiLmhvbGRmYXN0LnYxLkNyZWF0ZVZhdWx0S2V5UmVxdWVzdBojLmhvbGRmYXN0LnYxLkNyZWF0ZVZhdWx0S2V5UmVzcG9uc2UiBeLgGAECElcKC0dldFZhdWx0S2V5Eh8uaG9sZGZhc3QudjEuR2V0VmF1bHRLZXlSZXF1ZXN0GiAuaG9sZGZhc3QudjEuR2V0VmF1bHRLZXlSZXNwb25zZSIF4uAYAQISXQoNTGlzdFZhdWx0S2V5cxIhLmhvbGRmYXN0LnYxLkxpc3RWYXVsdEtleXNSZXF1ZXN0GiIuaG9sZGZhc3QudjEuTGlzdFZhdWx0S2V5c1Jlc3BvbnNlIgXi4BgBAhJgCg5SZXZva2VWYXVsdEtleRIiLmhvbGRmYXN0LnYxLlJldm9rZVZhdWx0S2V5UmVxdWVzdBojLmhvbGRmYXN0LnYxLlJldm9rZVZhdWx0S2V5UmVzcG9uc2UiBeLgGAECEnIKFFJlc29sdmVBdXRob3JpemF0aW9uEiguaG9sZGZhc3QudjEuUmVzb2x2ZUF1dGhvcml6YXRpb25SZXF1ZXN0GikuaG9sZGZhc3QudjEuUmVzb2x2ZUF1dGhvcml6YXRpb25SZXNwb25zZSIF4uAYAQISgQEKGUxpc3RJbkRvdWJ0QXV0aG9yaXphdGlvbnMSLS5ob2xkZmFzdC52MS5MaXN0SW5Eb3VidEF1dGhvcml6YXRpb25zUmVxdWVzdBouLmhvbGRmYXN0LnYxLkxpc3RJbkRvdWJ0QXV0aG9yaXphdGlvbnNSZXNwb25zZSIF4uAYAQISbAoSTGlzdENvbnRyYWRpY3Rpb25zEiYuaG9sZGZhc3QudjEuTGlzdENvbnRyYWRpY3Rpb25zUmVxdWVzdBonLmhvbGRmYXN0LnYxLkxpc3RDb250cmFkaWN0aW9uc1Jlc3BvbnNlIgXi4BgBAhJsChJDbG9zZUNvbnRyYWRpY3Rpb24SJi5ob2xkZmFzdC52MS5DbG9zZUNvbnRyYWRpY3Rpb25SZXF1ZXN0GicuaG9sZGZhc3QudjEuQ2xvc2VDb250cmFkaWN0aW9uUmVzcG9uc2UiBeLgGAECEmwKEkxpc3RBdXRob3JpemF0aW9ucxImLmhvbGRmYXN0LnYxLkxpc3RBdXRob3JpemF0aW9uc1JlcXVlc3QaJy5ob2xkZmFzdC52MS5MaXN0QXV0aG9yaXphdGlvbnNSZXNwb25zZSIF4uAYAQJiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_field_mask, file_google_protobuf_timestamp, file_holdfast_v1_money, file_holdfast_v1_roles, file_holdfast_v1_spend]);
 
 /**
  * Which spends a cap counts. Every field that is set must match; an empty scope counts every spend.
@@ -743,6 +743,360 @@ export const ListAuthorizationsResponseSchema: GenMessage<ListAuthorizationsResp
   messageDesc(file_holdfast_v1_admin_service, 21);
 
 /**
+ * @generated from message holdfast.v1.ResolveAuthorizationRequest
+ */
+export type ResolveAuthorizationRequest = Message<"holdfast.v1.ResolveAuthorizationRequest"> & {
+  /**
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * @generated from oneof holdfast.v1.ResolveAuthorizationRequest.resolution
+   */
+  resolution: {
+    /**
+     * The vendor did charge.
+     *
+     * @generated from field: holdfast.v1.CommittedResolution committed = 2;
+     */
+    value: CommittedResolution;
+    case: "committed";
+  } | {
+    /**
+     * The vendor did not charge, and never will for this authorization.
+     *
+     * @generated from field: holdfast.v1.VoidedResolution voided = 3;
+     */
+    value: VoidedResolution;
+    case: "voided";
+  } | { case: undefined; value?: undefined };
+
+  /**
+   * Why, for the audit. At most 500 characters.
+   *
+   * @generated from field: string reason = 4;
+   */
+  reason: string;
+};
+
+/**
+ * Describes the message holdfast.v1.ResolveAuthorizationRequest.
+ * Use `create(ResolveAuthorizationRequestSchema)` to create a new message.
+ */
+export const ResolveAuthorizationRequestSchema: GenMessage<ResolveAuthorizationRequest> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_admin_service, 22);
+
+/**
+ * @generated from message holdfast.v1.CommittedResolution
+ */
+export type CommittedResolution = Message<"holdfast.v1.CommittedResolution"> & {
+  /**
+   * What was really charged, zero or more.
+   *
+   * @generated from field: holdfast.v1.Money amount = 1;
+   */
+  amount?: Money | undefined;
+
+  /**
+   * The vendor's id of the charge.
+   *
+   * @generated from field: string vendor_reference = 2;
+   */
+  vendorReference: string;
+};
+
+/**
+ * Describes the message holdfast.v1.CommittedResolution.
+ * Use `create(CommittedResolutionSchema)` to create a new message.
+ */
+export const CommittedResolutionSchema: GenMessage<CommittedResolution> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_admin_service, 23);
+
+/**
+ * @generated from message holdfast.v1.VoidedResolution
+ */
+export type VoidedResolution = Message<"holdfast.v1.VoidedResolution"> & {
+  /**
+   * The bound vendor object that was seen ended, where one is bound. Without it the operator's word is the evidence.
+   *
+   * @generated from field: string vendor_reference = 1;
+   */
+  vendorReference: string;
+};
+
+/**
+ * Describes the message holdfast.v1.VoidedResolution.
+ * Use `create(VoidedResolutionSchema)` to create a new message.
+ */
+export const VoidedResolutionSchema: GenMessage<VoidedResolution> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_admin_service, 24);
+
+/**
+ * @generated from message holdfast.v1.ResolveAuthorizationResponse
+ */
+export type ResolveAuthorizationResponse = Message<"holdfast.v1.ResolveAuthorizationResponse"> & {
+  /**
+   * @generated from field: holdfast.v1.Authorization authorization = 1;
+   */
+  authorization?: Authorization | undefined;
+};
+
+/**
+ * Describes the message holdfast.v1.ResolveAuthorizationResponse.
+ * Use `create(ResolveAuthorizationResponseSchema)` to create a new message.
+ */
+export const ResolveAuthorizationResponseSchema: GenMessage<ResolveAuthorizationResponse> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_admin_service, 25);
+
+/**
+ * @generated from message holdfast.v1.ListInDoubtAuthorizationsRequest
+ */
+export type ListInDoubtAuthorizationsRequest = Message<"holdfast.v1.ListInDoubtAuthorizationsRequest"> & {
+  /**
+   * 1–200, 50 by default.
+   *
+   * @generated from field: int32 page_size = 1;
+   */
+  pageSize: number;
+
+  /**
+   * @generated from field: string page_token = 2;
+   */
+  pageToken: string;
+};
+
+/**
+ * Describes the message holdfast.v1.ListInDoubtAuthorizationsRequest.
+ * Use `create(ListInDoubtAuthorizationsRequestSchema)` to create a new message.
+ */
+export const ListInDoubtAuthorizationsRequestSchema: GenMessage<ListInDoubtAuthorizationsRequest> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_admin_service, 26);
+
+/**
+ * @generated from message holdfast.v1.ListInDoubtAuthorizationsResponse
+ */
+export type ListInDoubtAuthorizationsResponse = Message<"holdfast.v1.ListInDoubtAuthorizationsResponse"> & {
+  /**
+   * @generated from field: repeated holdfast.v1.Authorization authorizations = 1;
+   */
+  authorizations: Authorization[];
+
+  /**
+   * Empty on the last page.
+   *
+   * @generated from field: string next_page_token = 2;
+   */
+  nextPageToken: string;
+
+  /**
+   * How many are in doubt in all.
+   *
+   * @generated from field: int64 total_count = 3;
+   */
+  totalCount: bigint;
+
+  /**
+   * How long the oldest has been in doubt. Absent if none is.
+   *
+   * @generated from field: google.protobuf.Duration oldest_age = 4;
+   */
+  oldestAge?: Duration | undefined;
+};
+
+/**
+ * Describes the message holdfast.v1.ListInDoubtAuthorizationsResponse.
+ * Use `create(ListInDoubtAuthorizationsResponseSchema)` to create a new message.
+ */
+export const ListInDoubtAuthorizationsResponseSchema: GenMessage<ListInDoubtAuthorizationsResponse> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_admin_service, 27);
+
+/**
+ * A second truth: a charge that its authorization does not allow. It is counted and never dropped.
+ *
+ * @generated from message holdfast.v1.Contradiction
+ */
+export type Contradiction = Message<"holdfast.v1.Contradiction"> & {
+  /**
+   * Resource name, "contradictions/{contradiction}".
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * @generated from field: holdfast.v1.ContradictionKind kind = 2;
+   */
+  kind: ContradictionKind;
+
+  /**
+   * @generated from field: string authorization = 3;
+   */
+  authorization: string;
+
+  /**
+   * @generated from field: string vendor = 4;
+   */
+  vendor: string;
+
+  /**
+   * @generated from field: string vendor_account = 5;
+   */
+  vendorAccount: string;
+
+  /**
+   * @generated from field: string vendor_reference = 6;
+   */
+  vendorReference: string;
+
+  /**
+   * What the vendor charged.
+   *
+   * @generated from field: holdfast.v1.Money amount = 7;
+   */
+  amount?: Money | undefined;
+
+  /**
+   * What of it counts as committed in the windows of the authorization.
+   *
+   * @generated from field: holdfast.v1.Money counted_amount = 8;
+   */
+  countedAmount?: Money | undefined;
+
+  /**
+   * @generated from field: string attempt_id = 9;
+   */
+  attemptId: string;
+
+  /**
+   * @generated from field: google.protobuf.Timestamp create_time = 10;
+   */
+  createTime?: Timestamp | undefined;
+
+  /**
+   * Set when an operator has closed it.
+   *
+   * @generated from field: google.protobuf.Timestamp close_time = 11;
+   */
+  closeTime?: Timestamp | undefined;
+
+  /**
+   * @generated from field: string close_reason = 12;
+   */
+  closeReason: string;
+};
+
+/**
+ * Describes the message holdfast.v1.Contradiction.
+ * Use `create(ContradictionSchema)` to create a new message.
+ */
+export const ContradictionSchema: GenMessage<Contradiction> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_admin_service, 28);
+
+/**
+ * @generated from message holdfast.v1.ListContradictionsRequest
+ */
+export type ListContradictionsRequest = Message<"holdfast.v1.ListContradictionsRequest"> & {
+  /**
+   * 1–200, 50 by default.
+   *
+   * @generated from field: int32 page_size = 1;
+   */
+  pageSize: number;
+
+  /**
+   * @generated from field: string page_token = 2;
+   */
+  pageToken: string;
+
+  /**
+   * Also those that are closed.
+   *
+   * @generated from field: bool include_closed = 3;
+   */
+  includeClosed: boolean;
+};
+
+/**
+ * Describes the message holdfast.v1.ListContradictionsRequest.
+ * Use `create(ListContradictionsRequestSchema)` to create a new message.
+ */
+export const ListContradictionsRequestSchema: GenMessage<ListContradictionsRequest> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_admin_service, 29);
+
+/**
+ * @generated from message holdfast.v1.ListContradictionsResponse
+ */
+export type ListContradictionsResponse = Message<"holdfast.v1.ListContradictionsResponse"> & {
+  /**
+   * @generated from field: repeated holdfast.v1.Contradiction contradictions = 1;
+   */
+  contradictions: Contradiction[];
+
+  /**
+   * Empty on the last page.
+   *
+   * @generated from field: string next_page_token = 2;
+   */
+  nextPageToken: string;
+
+  /**
+   * How many are open in all.
+   *
+   * @generated from field: int64 open_count = 3;
+   */
+  openCount: bigint;
+};
+
+/**
+ * Describes the message holdfast.v1.ListContradictionsResponse.
+ * Use `create(ListContradictionsResponseSchema)` to create a new message.
+ */
+export const ListContradictionsResponseSchema: GenMessage<ListContradictionsResponse> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_admin_service, 30);
+
+/**
+ * @generated from message holdfast.v1.CloseContradictionRequest
+ */
+export type CloseContradictionRequest = Message<"holdfast.v1.CloseContradictionRequest"> & {
+  /**
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * What was done about it. At most 500 characters.
+   *
+   * @generated from field: string reason = 2;
+   */
+  reason: string;
+};
+
+/**
+ * Describes the message holdfast.v1.CloseContradictionRequest.
+ * Use `create(CloseContradictionRequestSchema)` to create a new message.
+ */
+export const CloseContradictionRequestSchema: GenMessage<CloseContradictionRequest> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_admin_service, 31);
+
+/**
+ * @generated from message holdfast.v1.CloseContradictionResponse
+ */
+export type CloseContradictionResponse = Message<"holdfast.v1.CloseContradictionResponse"> & {
+  /**
+   * @generated from field: holdfast.v1.Contradiction contradiction = 1;
+   */
+  contradiction?: Contradiction | undefined;
+};
+
+/**
+ * Describes the message holdfast.v1.CloseContradictionResponse.
+ * Use `create(CloseContradictionResponseSchema)` to create a new message.
+ */
+export const CloseContradictionResponseSchema: GenMessage<CloseContradictionResponse> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_admin_service, 32);
+
+/**
  * Over what time a cap counts.
  *
  * @generated from enum holdfast.v1.CapWindow
@@ -820,6 +1174,59 @@ export type VaultKeyState = (typeof VaultKeyState)[keyof typeof VaultKeyState] |
  */
 export const VaultKeyStateSchema: GenEnum<VaultKeyState> = /*@__PURE__*/
   enumDesc(file_holdfast_v1_admin_service, 1);
+
+/**
+ * Why a charge contradicts the state of its authorization.
+ *
+ * @generated from enum holdfast.v1.ContradictionKind
+ */
+export const ContradictionKind = {
+  /**
+   * @generated from enum value: CONTRADICTION_KIND_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED: 0,
+
+  /**
+   * A charge after the authorization was voided.
+   *
+   * @generated from enum value: CONTRADICTION_KIND_COMMIT_AFTER_VOID = 1;
+   */
+  COMMIT_AFTER_VOID: 1,
+
+  /**
+   * A second charge under another vendor reference.
+   *
+   * @generated from enum value: CONTRADICTION_KIND_OTHER_REFERENCE = 2;
+   */
+  OTHER_REFERENCE: 2,
+
+  /**
+   * The same charge with another amount or currency.
+   *
+   * @generated from enum value: CONTRADICTION_KIND_OTHER_AMOUNT = 3;
+   */
+  OTHER_AMOUNT: 3,
+
+  /**
+   * A charge that settles another spend.
+   *
+   * @generated from enum value: CONTRADICTION_KIND_REFERENCE_OF_ANOTHER_SPEND = 4;
+   */
+  REFERENCE_OF_ANOTHER_SPEND: 4,
+} as const;
+
+/**
+ * Why a charge contradicts the state of its authorization.
+ *
+ * @generated from enum holdfast.v1.ContradictionKind
+ */
+export type ContradictionKind = (typeof ContradictionKind)[keyof typeof ContradictionKind] | UnknownEnum;
+
+/**
+ * Describes the enum holdfast.v1.ContradictionKind.
+ */
+export const ContradictionKindSchema: GenEnum<ContradictionKind> = /*@__PURE__*/
+  enumDesc(file_holdfast_v1_admin_service, 2);
 
 /**
  * What operators call. Every change is in force for the next authorization on every replica when it returns.
@@ -905,6 +1312,47 @@ export const AdminService: GenService<{
     methodKind: "unary";
     input: typeof RevokeVaultKeyRequestSchema;
     output: typeof RevokeVaultKeyResponseSchema;
+  },
+  /**
+   * Settles an authorization that is IN_DOUBT, or followed, on an operator's word: committed with the vendor's
+   * reference and the amount, or voided with a reason. The operator is named in the audit.
+   *
+   * @generated from rpc holdfast.v1.AdminService.ResolveAuthorization
+   */
+  resolveAuthorization: {
+    methodKind: "unary";
+    input: typeof ResolveAuthorizationRequestSchema;
+    output: typeof ResolveAuthorizationResponseSchema;
+  },
+  /**
+   * Lists what is in doubt, oldest first, with what was tried, and how much there is in all.
+   *
+   * @generated from rpc holdfast.v1.AdminService.ListInDoubtAuthorizations
+   */
+  listInDoubtAuthorizations: {
+    methodKind: "unary";
+    input: typeof ListInDoubtAuthorizationsRequestSchema;
+    output: typeof ListInDoubtAuthorizationsResponseSchema;
+  },
+  /**
+   * Lists contradictions: charges that the state of their authorization does not allow. Newest first.
+   *
+   * @generated from rpc holdfast.v1.AdminService.ListContradictions
+   */
+  listContradictions: {
+    methodKind: "unary";
+    input: typeof ListContradictionsRequestSchema;
+    output: typeof ListContradictionsResponseSchema;
+  },
+  /**
+   * Closes a contradiction that an operator has dealt with, for example by a refund. It goes on counting.
+   *
+   * @generated from rpc holdfast.v1.AdminService.CloseContradiction
+   */
+  closeContradiction: {
+    methodKind: "unary";
+    input: typeof CloseContradictionRequestSchema;
+    output: typeof CloseContradictionResponseSchema;
   },
   /**
    * Lists authorizations, newest grant first.

@@ -15,7 +15,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file holdfast/v1/spend.proto.
  */
 export const file_holdfast_v1_spend: GenFile = /*@__PURE__*/
-  fileDesc("Chdob2xkZmFzdC92MS9zcGVuZC5wcm90bxILaG9sZGZhc3QudjEivAEKBVNwZW5kEi0KC2N1c3RvbWVyX2lkGAEgASgJQhi6SBVyEzIRXlshLTk7LX5dezEsMTI4fSQSMAoOYmlsbGluZ19wZXJpb2QYAiABKAlCGLpIFXITMhFeWyEtOTstfl17MSwxMjh9JBImCgdwdXJwb3NlGAMgASgJQhW6SBJyEDIOXlshLX5dezEsMTI4fSQSKgoGYW1vdW50GAQgASgLMhIuaG9sZGZhc3QudjEuTW9uZXlCBrpIA8gBASLfBgoNQXV0aG9yaXphdGlvbhIMCgRuYW1lGAEgASgJEiEKBXNwZW5kGAIgASgLMhIuaG9sZGZhc3QudjEuU3BlbmQSLgoFc3RhdGUYAyABKA4yHy5ob2xkZmFzdC52MS5BdXRob3JpemF0aW9uU3RhdGUSEgoKZ2VuZXJhdGlvbhgEIAEoBRIXCg9pZGVtcG90ZW5jeV9rZXkYBSABKAkSEQoJdmF1bHRfa2V5GAYgASgJEg4KBnZlbmRvchgHIAEoCRIWCg52ZW5kb3JfYWNjb3VudBgIIAEoCRIQCghlbmRwb2ludBgJIAEoCRIrCgpzZXR0bGVtZW50GAogASgOMhcuaG9sZGZhc3QudjEuU2V0dGxlbWVudBIuCgpncmFudF90aW1lGAsgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBI0ChBob2xkX2V4cGlyZV90aW1lGAwgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIYChB2ZW5kb3JfcmVmZXJlbmNlGA0gASgJEhQKDHZlbmRvcl9zdGF0ZRgOIAEoCRI1ChFmb2xsb3dfdW50aWxfdGltZRgPIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoQY29tbWl0dGVkX2Ftb3VudBgQIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5Ei8KC2NvbW1pdF90aW1lGBEgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIwCg12b2lkX2V2aWRlbmNlGBIgASgOMhkuaG9sZGZhc3QudjEuVm9pZEV2aWRlbmNlEhMKC3ZvaWRfcmVhc29uGBMgASgJEi0KCXZvaWRfdGltZRgUIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEAoIdHJhY2VfaWQYFSABKAkSKQoJZGlyZWN0aW9uGBYgASgOMhYuaG9sZGZhc3QudjEuRGlyZWN0aW9uEhEKCXJlZnVuZF9vZhgXIAEoCRInCgtoZWxkX2Ftb3VudBgYIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EisKD3JlZnVuZGVkX2Ftb3VudBgZIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5IsoCCgZEZW5pYWwSJQoEcnVsZRgBIAEoDjIXLmhvbGRmYXN0LnYxLkRlbmlhbFJ1bGUSDwoHbWVzc2FnZRgCIAEoCRILCgNjYXAYAyABKAkSIQoFbGltaXQYBCABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIlCgljb21taXR0ZWQYBSABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIgCgRoZWxkGAYgASgLMhIuaG9sZGZhc3QudjEuTW9uZXkSJAoIaGVhZHJvb20YByABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIkCghzaG9ydF9ieRgIIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EjMKD3dpbmRvd19lbmRfdGltZRgJIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDgoGd2luZG93GAogASgJIrEBCgpMZWFzZUZlbmNlEicKBWxlYXNlGAEgASgJQhi6SBVyEzIRXlshLTk7LX5dezEsMTI4fSQSMAoOYmlsbGluZ19wZXJpb2QYAiABKAlCGLpIFXITMhFeWyEtOTstfl17MSwxMjh9JBIoCglob2xkZXJfaWQYAyABKAlCFbpIEnIQMg5eWyEtfl17MSwxMjh9JBIeCg1mZW5jaW5nX3Rva2VuGAQgASgDQge6SAQiAiAAItkBCgxSZXF1ZXN0RXJyb3ISDAoEY29kZRgBIAEoBRIOCgZyZWFzb24YAiABKAkSDwoHbWVzc2FnZRgDIAEoCRI5CghtZXRhZGF0YRgEIAMoCzInLmhvbGRmYXN0LnYxLlJlcXVlc3RFcnJvci5NZXRhZGF0YUVudHJ5Ei4KC3JldHJ5X2RlbGF5GAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uGi8KDU1ldGFkYXRhRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASpRCglEaXJlY3Rpb24SGQoVRElSRUNUSU9OX1VOU1BFQ0lGSUVEEAASEwoPRElSRUNUSU9OX1NQRU5EEAESFAoQRElSRUNUSU9OX1JFRlVORBACKncKClNldHRsZW1lbnQSGgoWU0VUVExFTUVOVF9VTlNQRUNJRklFRBAAEhcKE1NFVFRMRU1FTlRfVFdPX1NURVAQARIaChZTRVRUTEVNRU5UX1JFU0VORF9TQUZFEAISGAoUU0VUVExFTUVOVF9TRU5EX09OQ0UQAyq8AQoSQXV0aG9yaXphdGlvblN0YXRlEiMKH0FVVEhPUklaQVRJT05fU1RBVEVfVU5TUEVDSUZJRUQQABIcChhBVVRIT1JJWkFUSU9OX1NUQVRFX0hFTEQQARIhCh1BVVRIT1JJWkFUSU9OX1NUQVRFX0NPTU1JVFRFRBACEh4KGkFVVEhPUklaQVRJT05fU1RBVEVfVk9JREVEEAMSIAocQVVUSE9SSVpBVElPTl9TVEFURV9JTl9ET1VCVBAEKpACCgxWb2lkRXZpZGVuY2USHQoZVk9JRF9FVklERU5DRV9VTlNQRUNJRklFRBAAEhwKGFZPSURfRVZJREVOQ0VfTkVWRVJfU0VOVBABEiAKHFZPSURfRVZJREVOQ0VfVkVORE9SX1JFRlVTRUQQAhIbChdWT0lEX0VWSURFTkNFX1RPTUJTVE9ORRADEikKJVZPSURfRVZJREVOQ0VfQUJTRU5UX0FGVEVSX1FVQVJBTlRJTkUQBBIaChZWT0lEX0VWSURFTkNFX09QRVJBVE9SEAUSHQoZVk9JRF9FVklERU5DRV9ORVZFUl9CT1VORBAGEh4KGlZPSURfRVZJREVOQ0VfTk9UX0VYRUNVVEVEEAcq1QEKC0Rpc3Bvc2l0aW9uEhsKF0RJU1BPU0lUSU9OX1VOU1BFQ0lGSUVEEAASFwoTRElTUE9TSVRJT05fR1JBTlRFRBABEiEKHURJU1BPU0lUSU9OX0FMUkVBRFlfQ09NTUlUVEVEEAISHgoaRElTUE9TSVRJT05fQUxSRUFEWV9GQUlMRUQQAxIbChdESVNQT1NJVElPTl9JTl9QUk9HUkVTUxAEEhgKFERJU1BPU0lUSU9OX0lOX0RPVUJUEAUSFgoSRElTUE9TSVRJT05fREVOSUVEEAYqlQMKCkRlbmlhbFJ1bGUSGwoXREVOSUFMX1JVTEVfVU5TUEVDSUZJRUQQABIcChhERU5JQUxfUlVMRV9DQVBfSEVBRFJPT00QARIdChlERU5JQUxfUlVMRV9NQVhfUEVSX1NQRU5EEAISGAoUREVOSUFMX1JVTEVfQ1VSUkVOQ1kQAxIhCh1ERU5JQUxfUlVMRV9WQVVMVF9LRVlfUkVWT0tFRBAEEiEKHURFTklBTF9SVUxFX1ZBVUxUX0tFWV9FWFBJUkVEEAUSFgoSREVOSUFMX1JVTEVfVkVORE9SEAYSGAoUREVOSUFMX1JVTEVfRU5EUE9JTlQQBxIeChpERU5JQUxfUlVMRV9CSUxMSU5HX1BFUklPRBAIEhcKE0RFTklBTF9SVUxFX1BVUlBPU0UQCRIYChRERU5JQUxfUlVMRV9DVVNUT01FUhAKEikKJURFTklBTF9SVUxFX0JJTExJTkdfUEVSSU9EX05PVF9QSU5ORUQQCxIdChlERU5JQUxfUlVMRV9GRU5DSU5HX1RPS0VOEAxiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_timestamp, file_holdfast_v1_money]);
+  fileDesc("Chdob2xkZmFzdC92MS9zcGVuZC5wcm90bxILaG9sZGZhc3QudjEivAEKBVNwZW5kEi0KC2N1c3RvbWVyX2lkGAEgASgJQhi6SBVyEzIRXlshLTk7LX5dezEsMTI4fSQSMAoOYmlsbGluZ19wZXJpb2QYAiABKAlCGLpIFXITMhFeWyEtOTstfl17MSwxMjh9JBImCgdwdXJwb3NlGAMgASgJQhW6SBJyEDIOXlshLX5dezEsMTI4fSQSKgoGYW1vdW50GAQgASgLMhIuaG9sZGZhc3QudjEuTW9uZXlCBrpIA8gBASLHBwoNQXV0aG9yaXphdGlvbhIMCgRuYW1lGAEgASgJEiEKBXNwZW5kGAIgASgLMhIuaG9sZGZhc3QudjEuU3BlbmQSLgoFc3RhdGUYAyABKA4yHy5ob2xkZmFzdC52MS5BdXRob3JpemF0aW9uU3RhdGUSEgoKZ2VuZXJhdGlvbhgEIAEoBRIXCg9pZGVtcG90ZW5jeV9rZXkYBSABKAkSEQoJdmF1bHRfa2V5GAYgASgJEg4KBnZlbmRvchgHIAEoCRIWCg52ZW5kb3JfYWNjb3VudBgIIAEoCRIQCghlbmRwb2ludBgJIAEoCRIrCgpzZXR0bGVtZW50GAogASgOMhcuaG9sZGZhc3QudjEuU2V0dGxlbWVudBIuCgpncmFudF90aW1lGAsgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBI0ChBob2xkX2V4cGlyZV90aW1lGAwgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIYChB2ZW5kb3JfcmVmZXJlbmNlGA0gASgJEhQKDHZlbmRvcl9zdGF0ZRgOIAEoCRI1ChFmb2xsb3dfdW50aWxfdGltZRgPIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoQY29tbWl0dGVkX2Ftb3VudBgQIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5Ei8KC2NvbW1pdF90aW1lGBEgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIwCg12b2lkX2V2aWRlbmNlGBIgASgOMhkuaG9sZGZhc3QudjEuVm9pZEV2aWRlbmNlEhMKC3ZvaWRfcmVhc29uGBMgASgJEi0KCXZvaWRfdGltZRgUIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEAoIdHJhY2VfaWQYFSABKAkSKQoJZGlyZWN0aW9uGBYgASgOMhYuaG9sZGZhc3QudjEuRGlyZWN0aW9uEhEKCXJlZnVuZF9vZhgXIAEoCRInCgtoZWxkX2Ftb3VudBgYIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EisKD3JlZnVuZGVkX2Ftb3VudBgZIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EjEKDWluX2RvdWJ0X3RpbWUYGiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjMKDnJlY29uY2lsaWF0aW9uGBsgASgLMhsuaG9sZGZhc3QudjEuUmVjb25jaWxpYXRpb24i9wEKDlJlY29uY2lsaWF0aW9uEjMKB2ZpbmRpbmcYASABKA4yIi5ob2xkZmFzdC52MS5SZWNvbmNpbGlhdGlvbkZpbmRpbmcSLQoJbGFzdF90aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBINCgVjb3VudBgDIAEoBRItCgluZXh0X3RpbWUYBCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjUKEWFic2VudF9zaW5jZV90aW1lGAUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIMCgRub3RlGAYgASgJIsoCCgZEZW5pYWwSJQoEcnVsZRgBIAEoDjIXLmhvbGRmYXN0LnYxLkRlbmlhbFJ1bGUSDwoHbWVzc2FnZRgCIAEoCRILCgNjYXAYAyABKAkSIQoFbGltaXQYBCABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIlCgljb21taXR0ZWQYBSABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIgCgRoZWxkGAYgASgLMhIuaG9sZGZhc3QudjEuTW9uZXkSJAoIaGVhZHJvb20YByABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIkCghzaG9ydF9ieRgIIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EjMKD3dpbmRvd19lbmRfdGltZRgJIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDgoGd2luZG93GAogASgJIrEBCgpMZWFzZUZlbmNlEicKBWxlYXNlGAEgASgJQhi6SBVyEzIRXlshLTk7LX5dezEsMTI4fSQSMAoOYmlsbGluZ19wZXJpb2QYAiABKAlCGLpIFXITMhFeWyEtOTstfl17MSwxMjh9JBIoCglob2xkZXJfaWQYAyABKAlCFbpIEnIQMg5eWyEtfl17MSwxMjh9JBIeCg1mZW5jaW5nX3Rva2VuGAQgASgDQge6SAQiAiAAItkBCgxSZXF1ZXN0RXJyb3ISDAoEY29kZRgBIAEoBRIOCgZyZWFzb24YAiABKAkSDwoHbWVzc2FnZRgDIAEoCRI5CghtZXRhZGF0YRgEIAMoCzInLmhvbGRmYXN0LnYxLlJlcXVlc3RFcnJvci5NZXRhZGF0YUVudHJ5Ei4KC3JldHJ5X2RlbGF5GAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uGi8KDU1ldGFkYXRhRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASpRCglEaXJlY3Rpb24SGQoVRElSRUNUSU9OX1VOU1BFQ0lGSUVEEAASEwoPRElSRUNUSU9OX1NQRU5EEAESFAoQRElSRUNUSU9OX1JFRlVORBACKncKClNldHRsZW1lbnQSGgoWU0VUVExFTUVOVF9VTlNQRUNJRklFRBAAEhcKE1NFVFRMRU1FTlRfVFdPX1NURVAQARIaChZTRVRUTEVNRU5UX1JFU0VORF9TQUZFEAISGAoUU0VUVExFTUVOVF9TRU5EX09OQ0UQAyq8AQoSQXV0aG9yaXphdGlvblN0YXRlEiMKH0FVVEhPUklaQVRJT05fU1RBVEVfVU5TUEVDSUZJRUQQABIcChhBVVRIT1JJWkFUSU9OX1NUQVRFX0hFTEQQARIhCh1BVVRIT1JJWkFUSU9OX1NUQVRFX0NPTU1JVFRFRBACEh4KGkFVVEhPUklaQVRJT05fU1RBVEVfVk9JREVEEAMSIAocQVVUSE9SSVpBVElPTl9TVEFURV9JTl9ET1VCVBAEKpACCgxWb2lkRXZpZGVuY2USHQoZVk9JRF9FVklERU5DRV9VTlNQRUNJRklFRBAAEhwKGFZPSURfRVZJREVOQ0VfTkVWRVJfU0VOVBABEiAKHFZPSURfRVZJREVOQ0VfVkVORE9SX1JFRlVTRUQQAhIbChdWT0lEX0VWSURFTkNFX1RPTUJTVE9ORRADEikKJVZPSURfRVZJREVOQ0VfQUJTRU5UX0FGVEVSX1FVQVJBTlRJTkUQBBIaChZWT0lEX0VWSURFTkNFX09QRVJBVE9SEAUSHQoZVk9JRF9FVklERU5DRV9ORVZFUl9CT1VORBAGEh4KGlZPSURfRVZJREVOQ0VfTk9UX0VYRUNVVEVEEAcqzgEKFVJlY29uY2lsaWF0aW9uRmluZGluZxImCiJSRUNPTkNJTElBVElPTl9GSU5ESU5HX1VOU1BFQ0lGSUVEEAASHwobUkVDT05DSUxJQVRJT05fRklORElOR19PUEVOEAESIQodUkVDT05DSUxJQVRJT05fRklORElOR19BQlNFTlQQAhIlCiFSRUNPTkNJTElBVElPTl9GSU5ESU5HX1VOUkVBREFCTEUQAxIiCh5SRUNPTkNJTElBVElPTl9GSU5ESU5HX1VOQ0xFQVIQBCrVAQoLRGlzcG9zaXRpb24SGwoXRElTUE9TSVRJT05fVU5TUEVDSUZJRUQQABIXChNESVNQT1NJVElPTl9HUkFOVEVEEAESIQodRElTUE9TSVRJT05fQUxSRUFEWV9DT01NSVRURUQQAhIeChpESVNQT1NJVElPTl9BTFJFQURZX0ZBSUxFRBADEhsKF0RJU1BPU0lUSU9OX0lOX1BST0dSRVNTEAQSGAoURElTUE9TSVRJT05fSU5fRE9VQlQQBRIWChJESVNQT1NJVElPTl9ERU5JRUQQBiqVAwoKRGVuaWFsUnVsZRIbChdERU5JQUxfUlVMRV9VTlNQRUNJRklFRBAAEhwKGERFTklBTF9SVUxFX0NBUF9IRUFEUk9PTRABEh0KGURFTklBTF9SVUxFX01BWF9QRVJfU1BFTkQQAhIYChRERU5JQUxfUlVMRV9DVVJSRU5DWRADEiEKHURFTklBTF9SVUxFX1ZBVUxUX0tFWV9SRVZPS0VEEAQSIQodREVOSUFMX1JVTEVfVkFVTFRfS0VZX0VYUElSRUQQBRIWChJERU5JQUxfUlVMRV9WRU5ET1IQBhIYChRERU5JQUxfUlVMRV9FTkRQT0lOVBAHEh4KGkRFTklBTF9SVUxFX0JJTExJTkdfUEVSSU9EEAgSFwoTREVOSUFMX1JVTEVfUFVSUE9TRRAJEhgKFERFTklBTF9SVUxFX0NVU1RPTUVSEAoSKQolREVOSUFMX1JVTEVfQklMTElOR19QRVJJT0RfTk9UX1BJTk5FRBALEh0KGURFTklBTF9SVUxFX0ZFTkNJTkdfVE9LRU4QDGIGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_timestamp, file_holdfast_v1_money]);
 
 /**
  * The intent to spend. Customer, billing period and purpose are its identity: one spend, one charge, for
@@ -229,6 +229,20 @@ export type Authorization = Message<"holdfast.v1.Authorization"> & {
    * @generated from field: holdfast.v1.Money refunded_amount = 25;
    */
   refundedAmount?: Money | undefined;
+
+  /**
+   * Since when the outcome is unknown. Set while IN_DOUBT. Database clock.
+   *
+   * @generated from field: google.protobuf.Timestamp in_doubt_time = 26;
+   */
+  inDoubtTime?: Timestamp | undefined;
+
+  /**
+   * What the vendor said when it was last asked. Absent if nobody asked yet.
+   *
+   * @generated from field: holdfast.v1.Reconciliation reconciliation = 27;
+   */
+  reconciliation?: Reconciliation | undefined;
 };
 
 /**
@@ -237,6 +251,60 @@ export type Authorization = Message<"holdfast.v1.Authorization"> & {
  */
 export const AuthorizationSchema: GenMessage<Authorization> = /*@__PURE__*/
   messageDesc(file_holdfast_v1_spend, 1);
+
+/**
+ * What asking the vendor about an unsettled authorization has found so far.
+ *
+ * @generated from message holdfast.v1.Reconciliation
+ */
+export type Reconciliation = Message<"holdfast.v1.Reconciliation"> & {
+  /**
+   * @generated from field: holdfast.v1.ReconciliationFinding finding = 1;
+   */
+  finding: ReconciliationFinding;
+
+  /**
+   * When the vendor was last asked. Database clock.
+   *
+   * @generated from field: google.protobuf.Timestamp last_time = 2;
+   */
+  lastTime?: Timestamp | undefined;
+
+  /**
+   * How often it was asked.
+   *
+   * @generated from field: int32 count = 3;
+   */
+  count: number;
+
+  /**
+   * When it is asked next: 1 min, 5 min and 30 min after the first time, then hourly.
+   *
+   * @generated from field: google.protobuf.Timestamp next_time = 4;
+   */
+  nextTime?: Timestamp | undefined;
+
+  /**
+   * Since when every complete look at the vendor has shown nothing. Absent unless `finding` is ABSENT.
+   *
+   * @generated from field: google.protobuf.Timestamp absent_since_time = 5;
+   */
+  absentSinceTime?: Timestamp | undefined;
+
+  /**
+   * One line: what was looked at.
+   *
+   * @generated from field: string note = 6;
+   */
+  note: string;
+};
+
+/**
+ * Describes the message holdfast.v1.Reconciliation.
+ * Use `create(ReconciliationSchema)` to create a new message.
+ */
+export const ReconciliationSchema: GenMessage<Reconciliation> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_spend, 2);
 
 /**
  * Why a spend was denied, with every figure needed to explain it.
@@ -314,7 +382,7 @@ export type Denial = Message<"holdfast.v1.Denial"> & {
  * Use `create(DenialSchema)` to create a new message.
  */
 export const DenialSchema: GenMessage<Denial> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_spend, 2);
+  messageDesc(file_holdfast_v1_spend, 3);
 
 /**
  * A billing lease as the caller believes to hold it.
@@ -350,7 +418,7 @@ export type LeaseFence = Message<"holdfast.v1.LeaseFence"> & {
  * Use `create(LeaseFenceSchema)` to create a new message.
  */
 export const LeaseFenceSchema: GenMessage<LeaseFence> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_spend, 3);
+  messageDesc(file_holdfast_v1_spend, 4);
 
 /**
  * A rule against one request of a batch. The other requests of the batch are not affected.
@@ -395,7 +463,7 @@ export type RequestError = Message<"holdfast.v1.RequestError"> & {
  * Use `create(RequestErrorSchema)` to create a new message.
  */
 export const RequestErrorSchema: GenMessage<RequestError> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_spend, 4);
+  messageDesc(file_holdfast_v1_spend, 5);
 
 /**
  * Which way the money of a spend goes. Stated by the caller, stored and compared. A cap counts one direction.
@@ -574,7 +642,9 @@ export const VoidEvidence = {
   TOMBSTONE: 3,
 
   /**
-   * The vendor's complete lists do not show it, after a quarantine. Given by the reconciler only.
+   * The vendor's complete lists do not show it. Only of an unbound authorization that is IN_DOUBT, 25 h after the
+   * last moment at which its request can have left, and when the vendor had shown nothing 5 min before already
+   * (ReportReconciliation).
    *
    * @generated from enum value: VOID_EVIDENCE_ABSENT_AFTER_QUARANTINE = 4;
    */
@@ -617,6 +687,55 @@ export type VoidEvidence = (typeof VoidEvidence)[keyof typeof VoidEvidence] | Un
  */
 export const VoidEvidenceSchema: GenEnum<VoidEvidence> = /*@__PURE__*/
   enumDesc(file_holdfast_v1_spend, 3);
+
+/**
+ * @generated from enum holdfast.v1.ReconciliationFinding
+ */
+export const ReconciliationFinding = {
+  /**
+   * @generated from enum value: RECONCILIATION_FINDING_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED: 0,
+
+  /**
+   * The vendor's object exists and is not at its end.
+   *
+   * @generated from enum value: RECONCILIATION_FINDING_OPEN = 1;
+   */
+  OPEN: 1,
+
+  /**
+   * Complete lists of the vendor show no object of this authorization. Not a proof by itself.
+   *
+   * @generated from enum value: RECONCILIATION_FINDING_ABSENT = 2;
+   */
+  ABSENT: 2,
+
+  /**
+   * The vendor could not be asked, or its answer was not complete.
+   *
+   * @generated from enum value: RECONCILIATION_FINDING_UNREADABLE = 3;
+   */
+  UNREADABLE: 3,
+
+  /**
+   * What was found could not be understood, or belongs to several authorizations: an operator has to look.
+   *
+   * @generated from enum value: RECONCILIATION_FINDING_UNCLEAR = 4;
+   */
+  UNCLEAR: 4,
+} as const;
+
+/**
+ * @generated from enum holdfast.v1.ReconciliationFinding
+ */
+export type ReconciliationFinding = (typeof ReconciliationFinding)[keyof typeof ReconciliationFinding] | UnknownEnum;
+
+/**
+ * Describes the enum holdfast.v1.ReconciliationFinding.
+ */
+export const ReconciliationFindingSchema: GenEnum<ReconciliationFinding> = /*@__PURE__*/
+  enumDesc(file_holdfast_v1_spend, 4);
 
 /**
  * What AuthorizeSpend tells the caller to do. Answers, never errors.
@@ -683,7 +802,7 @@ export type Disposition = (typeof Disposition)[keyof typeof Disposition] | Unkno
  * Describes the enum holdfast.v1.Disposition.
  */
 export const DispositionSchema: GenEnum<Disposition> = /*@__PURE__*/
-  enumDesc(file_holdfast_v1_spend, 4);
+  enumDesc(file_holdfast_v1_spend, 5);
 
 /**
  * The rule that denied a spend.
@@ -793,5 +912,5 @@ export type DenialRule = (typeof DenialRule)[keyof typeof DenialRule] | UnknownE
  * Describes the enum holdfast.v1.DenialRule.
  */
 export const DenialRuleSchema: GenEnum<DenialRule> = /*@__PURE__*/
-  enumDesc(file_holdfast_v1_spend, 5);
+  enumDesc(file_holdfast_v1_spend, 6);
 
