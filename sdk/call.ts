@@ -1,5 +1,4 @@
-import { setMaxListeners } from "node:events";
-import { anySignal, untilAborted } from "./abort.ts";
+import { anySignal, followerOf, untilAborted } from "./abort.ts";
 import type { Background } from "./background.ts";
 import type { ActiveCall, CallContext } from "./context.ts";
 import { HoldfastClosedError, SpendAbortedError } from "./errors.ts";
@@ -37,23 +36,21 @@ export interface CallsSettings {
 }
 
 export function createCalls({ context, background, onBackgroundError }: CallsSettings): Calls {
-  const running = new Set<Promise<unknown>>();
-  const abandoned = new AbortController();
-  setMaxListeners(0, abandoned.signal);
+  const running = new Map<AbortController, Promise<unknown>>();
   let closed = false;
 
   function assertOpen(): void {
     if (closed && context.call.getStore() === undefined) throw new HoldfastClosedError();
   }
 
-  function start<Value>(call: ActiveCall, work: () => Promise<Value>): Promise<Value> {
+  function start<Value>(controller: AbortController, call: ActiveCall, work: () => Promise<Value>): Promise<Value> {
     const result = context.call.run(call, async () => work());
     const ended = result.then(
       () => undefined,
       () => undefined,
     );
-    running.add(ended);
-    void ended.finally(() => running.delete(ended));
+    running.set(controller, ended);
+    void ended.finally(() => running.delete(controller));
     context.lease.getStore()?.track(ended);
     return result;
   }
@@ -64,25 +61,25 @@ export function createCalls({ context, background, onBackgroundError }: CallsSet
       if (closed && spend !== undefined) context.lease.getStore()?.asked(spend);
       assertOpen();
       const signal = anySignal(own, context.signal.getStore());
-      // A signal of its own for each call: one that many calls share would warn of its many listeners.
-      const call: ActiveCall = {
-        signal: AbortSignal.any([abandoned.signal, ...(signal ? [signal] : [])]),
-        granted: false,
-      };
-      const result = start(call, work);
+      // One controller for each call: listeners of a common one would be slow to find among thousands.
+      const controller = new AbortController();
+      const call: ActiveCall = { signal: controller.signal, granted: false };
       // Aborted from the start: `authorize` says so itself, and nothing else is asked.
+      if (signal?.aborted === true) controller.abort(signal.reason);
+      const result = start(controller, call, work);
       if (signal === undefined || signal.aborted) return result;
-      return untilAborted(signal, result, () => {
+      return untilAborted(followerOf(signal), result, () => {
+        controller.abort(signal.reason);
         background.track(carryThrough(call, result, onBackgroundError));
         return new SpendAbortedError(call.granted, { spend, cause: signal.reason });
       });
     },
     async close() {
       closed = true;
-      while (running.size > 0) await Promise.all(running);
+      while (running.size > 0) await Promise.all(running.values());
     },
     abandon() {
-      abandoned.abort(new HoldfastClosedError());
+      for (const controller of running.keys()) controller.abort(new HoldfastClosedError());
     },
   };
 }

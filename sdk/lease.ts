@@ -3,7 +3,7 @@ import {
   LeaseAnswer,
   LeaseOutcome,
 } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
-import { anySignal, untilAborted } from "./abort.ts";
+import { anySignal, followerOf, untilAborted } from "./abort.ts";
 import type { Background } from "./background.ts";
 import type { Calls } from "./call.ts";
 import type { CallContext, LeaseGuard } from "./context.ts";
@@ -210,7 +210,7 @@ async function acquire(
       throw translateFailure(error, "for a billing lease", {});
     });
   if (signal === undefined) return answer;
-  return untilAborted(signal, answer, () => {
+  return untilAborted(followerOf(signal), answer, () => {
     settings.background.track(giveBack(settings, holder, answer));
     return aborted();
   });

@@ -8,7 +8,7 @@ import {
   Settlement,
   VoidEvidence,
 } from "@holdfast/api/holdfast/v1/spend_pb";
-import { untilAborted } from "./abort.ts";
+import { followerOf, untilAborted } from "./abort.ts";
 import type { Background } from "./background.ts";
 import type { Calls } from "./call.ts";
 import { type CallContext, checkSpend, type LeaseGuard, type SpendOption } from "./context.ts";
@@ -121,7 +121,8 @@ export async function authorize(
   const lease = context.lease.getStore();
   lease?.asked(spend);
   checkSpend(spend);
-  const signal = call?.signal ?? context.signal.getStore();
+  const ambient = context.signal.getStore();
+  const signal = call?.signal ?? (ambient === undefined ? undefined : followerOf(ambient));
   const attempt: Attempt = { attemptId: runtime.random.hex128(), lease, signal, deadline };
   const attributes = {
     [ATTRIBUTES.customerId]: spend.customerId,
