@@ -151,10 +151,7 @@ async function typeCheckExamples(user: string): Promise<void> {
   say(`${examples.length} examples compile`);
 }
 
-async function check(stage: string, folder: string): Promise<void> {
-  const nodes = installNodeVersions(join(folder, "nodes"));
-  // Awaited below; a failure before that must not end the process on its own.
-  nodes.catch(() => {});
+async function check(stage: string, folder: string, nodes: Promise<ReadonlyMap<string, string>>): Promise<void> {
   const packed = await packPackages(stage);
   for (const one of packed) await checkShape(one, folder);
   const user = join(folder, "user");
@@ -187,8 +184,12 @@ async function check(stage: string, folder: string): Promise<void> {
 await mkdir(join(root, ".tmp"), { recursive: true });
 const stage = await mkdtemp(join(root, ".tmp", "packages-"));
 const folder = await mkdtemp(join(tmpdir(), "holdfast-packages-"));
+// Meanwhile everything else is made. A failure of it must not end the process on its own, nor leave it behind.
+const nodes = installNodeVersions(join(folder, "nodes"));
+nodes.catch(() => {});
 try {
-  await check(stage, folder);
+  await check(stage, folder, nodes);
 } finally {
+  await nodes.catch(() => {});
   for (const made of [stage, folder]) await rm(made, { recursive: true, force: true });
 }
