@@ -2,6 +2,7 @@ import { anySignal, followerOf, untilAborted } from "./abort.ts";
 import type { Background } from "./background.ts";
 import type { ActiveCall, CallContext } from "./context.ts";
 import { HoldfastClosedError, SpendAbortedError } from "./errors.ts";
+import { checkSignal } from "./option-check.ts";
 import type { SpendIdentity } from "./stable-key.ts";
 
 export interface CallOptions {
@@ -19,7 +20,10 @@ export interface CallOptions {
  * any signal.
  */
 export interface Calls {
-  /** Rejects with a HoldfastClosedError after `close`, and with a SpendAbortedError as soon as a signal is aborted. */
+  /**
+   * Rejects with a HoldfastClosedError after `close`, with a SpendAbortedError as soon as a signal is aborted, and with
+   * a TypeError on a signal that is none.
+   */
   run<Value>(options: CallOptions, work: () => Promise<Value>): Promise<Value>;
   /** Throws a HoldfastClosedError after `close`. */
   assertOpen(): void;
@@ -60,6 +64,7 @@ export function createCalls({ context, background, onBackgroundError }: CallsSet
     async run({ spend, signal: own }, work) {
       if (closed && spend !== undefined) context.lease.getStore()?.asked(spend);
       assertOpen();
+      checkSignal("signal", own);
       const signal = anySignal(own, context.signal.getStore());
       // One controller for each call: listeners of a common one would be slow to find among thousands.
       const controller = new AbortController();

@@ -243,5 +243,10 @@ describe("the signal", () => {
       .holdfast()
       .spend(SPEND, MAIL, () => Promise.reject(new Error("sent")), { signal: signal as never });
     expect(await rejection(spent)).toBeInstanceOf(TypeError);
+    const stripe = world.holdfast().stripe(world.plain);
+    const charge = stripe.charges.create({ ...CHARGE }, { spend: SPEND, signal: signal as never });
+    expect(await rejection(charge)).toBeInstanceOf(TypeError);
+    expect(world.plane.calls).toEqual([]);
+    expect(world.simulator.requests()).toEqual([]);
   });
 });
