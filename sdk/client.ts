@@ -6,6 +6,7 @@ import { createControlPlane } from "./control-plane.ts";
 import { type BillingLeaseOptions, type BillingLeaseResult, type HeldBillingLease, withBillingLease } from "./lease.ts";
 import { checkNumber, checkSignal, refuseUnknown } from "./option-check.ts";
 import { checkOptions, type HoldfastOptions } from "./options.ts";
+import { reconcile, RECONCILE_OPTIONS, type ReconcileOptions, type ReconcileReport } from "./reconcile.ts";
 import { createRetryBudget } from "./retry.ts";
 import { type Runtime, sleep, systemClock, systemRandom, systemTimers } from "./runtime.ts";
 import { createSettlements } from "./settlement.ts";
@@ -48,6 +49,12 @@ export interface Holdfast {
     options: BillingLeaseOptions,
     fn: (lease: HeldBillingLease) => Promise<Value>,
   ): Promise<BillingLeaseResult<Value>>;
+  /**
+   * Asks Stripe about everything of this vault key that is not settled, and settles what Stripe can answer; for a
+   * service that keeps its Stripe credential itself. Run it from a timer; several processes at once do no harm. Takes
+   * the plain client. Rejects with a HoldfastError if the control plane does not answer.
+   */
+  reconcile(stripe: StripeLike, options?: ReconcileOptions): Promise<ReconcileReport>;
   /**
    * Waits for aborted calls that are carried through, and tries to deliver every settlement that waits, for at most
    * `timeoutMs` milliseconds each; the client's own by default. For a handler that may be frozen when it returns.
@@ -124,6 +131,11 @@ export function createHoldfast(options: HoldfastOptions): Holdfast {
     },
     spend: (spend, what, callback, callOptions) => spendAtVendor(shared, spend, what, callback, callOptions),
     withBillingLease: (leaseOptions, fn) => withBillingLease({ ...shared, onBackgroundError }, leaseOptions, fn),
+    async reconcile(stripe, reconcileOptions = {}) {
+      refuseUnknown("the options of reconcile", reconcileOptions, RECONCILE_OPTIONS);
+      calls.assertOpen();
+      return reconcile({ controlPlane, runtime, timeoutMs }, stripe, reconcileOptions);
+    },
     flush: (flushOptions) => background.flush(closeTimeout(flushOptions, timeoutMs)),
     close(closeOptions) {
       closed ??= closeAll({ runtime, calls, background }, closeTimeout(closeOptions, timeoutMs)).finally(() =>

@@ -12,10 +12,13 @@ import {
   type CommitSpendResponse,
   type IncreaseHoldRequestSchema,
   type IncreaseHoldResponse,
+  type ListUnsettledAuthorizationsRequestSchema,
+  type ListUnsettledAuthorizationsResponse,
   type ReleaseBillingLeaseRequestSchema,
   type ReleaseBillingLeaseResponse,
   type RenewBillingLeaseRequestSchema,
   type RenewBillingLeaseResponse,
+  type ReportReconciliationRequestSchema,
   type ReportUnknownRequestSchema,
   SpendControlService,
   type VoidSpendRequestSchema,
@@ -52,6 +55,8 @@ export interface ControlPlane {
   getAuthorization(name: string, deadline: number): Promise<Authorization | undefined>;
   /** The authorization that a vendor object is bound to or was committed with; undefined if there is none. */
   findAuthorization(object: VendorObject, deadline: number): Promise<Authorization | undefined>;
+  readonly listUnsettled: Rpc<typeof ListUnsettledAuthorizationsRequestSchema, ListUnsettledAuthorizationsResponse>;
+  readonly reportReconciliation: Rpc<typeof ReportReconciliationRequestSchema, unknown>;
   readonly acquireLease: Rpc<typeof AcquireBillingLeaseRequestSchema, AcquireBillingLeaseResponse>;
   readonly renewLease: Rpc<typeof RenewBillingLeaseRequestSchema, RenewBillingLeaseResponse>;
   readonly releaseLease: Rpc<typeof ReleaseBillingLeaseRequestSchema, ReleaseBillingLeaseResponse>;
@@ -147,6 +152,8 @@ export function createControlPlane(options: ControlPlaneOptions): ControlPlane {
     getAuthorization: (name, deadline) => find({ case: "name", value: name }, deadline),
     findAuthorization: (object, deadline) => find({ case: "vendorReference", value: object }, deadline),
     increaseHold: unary(client.increaseHold),
+    listUnsettled: unary(client.listUnsettledAuthorizations),
+    reportReconciliation: unary(client.reportReconciliation),
     acquireLease: unary(client.acquireBillingLease),
     renewLease: unary(client.renewBillingLease),
     releaseLease: unary(client.releaseBillingLease),

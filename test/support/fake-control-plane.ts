@@ -103,6 +103,10 @@ function serviceOf(spends: FakeSpends, leases: Leases, seen: Seen) {
     increaseHold: one("increaseHold", (request: Parameters<FakeSpends["increaseHold"]>[0]) =>
       spends.increaseHold(request),
     ),
+    listUnsettledAuthorizations: one("unsettled", () => spends.unsettled()),
+    reportReconciliation: one("reconciled", (request: Parameters<FakeSpends["reconciled"]>[0]) => ({
+      authorization: spends.reconciled(request),
+    })),
     getAuthorization: one("get", (request: Parameters<FakeSpends["get"]>[0]) => ({
       authorization: spends.get(request),
     })),

@@ -10,6 +10,7 @@ import type {
   CommitSpendRequest,
   GetAuthorizationRequest,
   IncreaseHoldRequest,
+  ReportReconciliationRequest,
   ReportUnknownRequest,
   VoidSpendRequest,
 } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
@@ -20,6 +21,8 @@ import {
   DenialRule,
   Disposition,
   type LeaseFence,
+  ReconciliationFinding,
+  ReconciliationSchema,
   Settlement,
   VoidEvidence,
 } from "@holdfast/api/holdfast/v1/spend_pb";
@@ -151,8 +154,10 @@ export class FakeSpends {
     const { authorization } = entry;
     if (authorization.state === AuthorizationState.VOIDED) return authorization;
     if (authorization.state === AuthorizationState.COMMITTED) throw precondition("ALREADY_COMMITTED");
+    const absent = request.evidence === VoidEvidence.ABSENT_AFTER_QUARANTINE;
+    if (absent && !this.#isQuarantined(authorization)) throw precondition("EVIDENCE_INSUFFICIENT");
     const tombstone = request.evidence === VoidEvidence.TOMBSTONE;
-    if (!tombstone && entry.attemptId !== request.attemptId) throw precondition("ATTEMPT_SUPERSEDED");
+    if (!tombstone && !absent && entry.attemptId !== request.attemptId) throw precondition("ATTEMPT_SUPERSEDED");
     if (!this.#proves(request, entry)) {
       authorization.state = AuthorizationState.IN_DOUBT;
       throw precondition("EVIDENCE_INSUFFICIENT");
@@ -161,6 +166,15 @@ export class FakeSpends {
     authorization.voidEvidence = request.evidence;
     authorization.vendorState = "";
     return authorization;
+  }
+
+  #isQuarantined({ holdExpireTime, reconciliation }: Authorization): boolean {
+    if (holdExpireTime === undefined || reconciliation?.absentSinceTime === undefined) return false;
+    const now = this.#settings.now();
+    return (
+      now - timestampMs(holdExpireTime) >= 25 * 3_600_000 &&
+      now - timestampMs(reconciliation.absentSinceTime) >= 5 * 60_000
+    );
   }
 
   #proves(
@@ -172,6 +186,8 @@ export class FakeSpends {
       return evidence === VoidEvidence.TOMBSTONE && vendorReference === authorization.vendorReference;
     }
     switch (evidence) {
+      case VoidEvidence.ABSENT_AFTER_QUARANTINE:
+        return true;
       case VoidEvidence.NEVER_SENT:
         return !toldSent;
       case VoidEvidence.NOT_EXECUTED:
@@ -208,6 +224,37 @@ export class FakeSpends {
     authorization.vendorReference = request.vendorReference;
     authorization.vendorState = request.vendorState;
     if (request.vendorState !== "") authorization.state = AuthorizationState.HELD;
+    return authorization;
+  }
+
+  /** Everything that is not settled, due or not. */
+  unsettled(): { authorizations: Authorization[]; nextPageToken: string } {
+    const due = this.all().filter(
+      ({ state, vendorState }) =>
+        state === AuthorizationState.IN_DOUBT || (state === AuthorizationState.HELD && vendorState !== ""),
+    );
+    return { authorizations: due, nextPageToken: "" };
+  }
+
+  reconciled(request: ReportReconciliationRequest): Authorization {
+    const { authorization } = this.#find(request.authorization);
+    if (!isOpen(authorization)) throw precondition("STATE_NOT_ALLOWED");
+    const { finding } = request;
+    const before = authorization.reconciliation;
+    const stillAbsent = before?.finding === ReconciliationFinding.ABSENT ? before.absentSinceTime : undefined;
+    const now = timestampFromMs(this.#settings.now());
+    authorization.reconciliation = create(ReconciliationSchema, {
+      finding,
+      lastTime: now,
+      count: (before?.count ?? 0) + 1,
+      note: request.note,
+      ...(finding === ReconciliationFinding.ABSENT ? { absentSinceTime: stillAbsent ?? now } : {}),
+    });
+    if (finding === ReconciliationFinding.OPEN) {
+      authorization.vendorReference = request.vendorReference;
+      authorization.vendorState = request.vendorState;
+      authorization.state = AuthorizationState.HELD;
+    }
     return authorization;
   }
 
