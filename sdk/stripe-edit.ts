@@ -114,7 +114,11 @@ const HARMLESS: Readonly<Record<string, (fields: readonly FormField[]) => boolea
   "DELETE /v1/customers/:id/subscriptions/:id": (fields) =>
     !["invoice_now", "prorate"].some((name) => isTrue(fields, name)),
   // A new source makes Stripe try every past-due invoice again; a balance is money.
-  "POST /v1/customers/:id": (fields) => !names(fields, "source", "card", "bank_account", "balance", "cash_balance"),
+  "POST /v1/customers/:id": (fields) => !names(fields, "source", "card", "bank_account", ...CUSTOMER_MONEY),
+  "POST /v1/customers": (fields) => !names(fields, ...CUSTOMER_MONEY),
+  // Where an account's remaining money goes.
+  "POST /v1/treasury/financial_accounts/:id": (fields) => !names(fields, "forwarding_settings"),
+  "POST /v1/treasury/financial_accounts/:id/close": (fields) => !names(fields, "forwarding_settings"),
 };
 
 /** True if the parameters of a write that can move money only change what has nothing to do with it. */
@@ -135,5 +139,10 @@ function names(fields: readonly FormField[], ...listed: readonly string[]): bool
 }
 
 function isTrue(fields: readonly FormField[], name: string): boolean {
-  return fields.some(({ key, value }) => key === name && value !== "false");
+  return fields.some(({ key, value }) => baseOf(key) === name && value !== "false");
 }
+const LINK_TEXTS = ["metadata", "expand", "after_completion", "custom_text", "inactive_message", "submit_type"];
+
+// What a customer owes or is owed, and in old versions a subscription.
+const CUSTOMER_MONEY = ["account_balance", "balance", "cash_balance", "plan"];
+

@@ -172,17 +172,16 @@ function idsOf(endpoint: string, path: string): string[] {
 }
 
 /**
- * The headers of a request that is passed on. A GET that a server in between would take for a write is no read; a
- * write always carries a key, and the same one if Stripe's client sends it again.
+ * The headers of a request that is passed on. One that a server in between would take for another method is not what
+ * was judged; a write always carries a key, and the same one if Stripe's client sends it again.
  */
 function passedHeaders(
-  { method, path, headers, data }: WireRequest,
+  { method, path, headers: given, data }: WireRequest,
   scope: StripeCallScope | undefined,
   runtime: Runtime,
 ): Record<string, unknown> {
-  if (method === "GET" || method === "HEAD") {
-    return Object.fromEntries(Object.entries(headers).filter(([name]) => !/method/i.test(name)));
-  }
+  const headers = Object.fromEntries(Object.entries(given).filter(([name]) => !/method/i.test(name)));
+  if (method === "GET" || method === "HEAD") return headers;
   if (method !== "POST" && !path.startsWith("/v2/")) return headers;
   const own = Object.entries(headers).find(([name]) => name.toLowerCase() === "idempotency-key")?.[1];
   const request = `${method} ${path}\n${typeof data === "string" ? data : ""}`;

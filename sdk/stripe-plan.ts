@@ -153,6 +153,11 @@ const PLANS: Readonly<Record<string, Plan>> = {
   "POST /v2/money_management/inbound_transfers": v2("v2_inbound_transfer"),
   "POST /v2/money_management/payout_intents": v2("v2_payout_intent"),
 
+  // Harmless but for single fields.
+  "POST /v1/customers": { flow: "named" },
+  "POST /v1/treasury/financial_accounts/:id": { flow: "named" },
+  "POST /v1/treasury/financial_accounts/:id/close": { flow: "named" },
+
   // A saved payment method is no money: whatever is charged to it later comes by here.
   "POST /v1/setup_intents": { flow: "pass" },
   "POST /v1/setup_intents/:id/confirm": { flow: "pass" },
@@ -209,7 +214,8 @@ export function checkAllowed(allow: readonly string[]): ReadonlySet<string> {
           'endpoints, for example "POST /v1/account_links" or "POST /v1/accounts/:id".',
       );
     }
-    if (found.effect === "none") throw new TypeError(`allow: ${name} moves no money and needs no permission.`);
+    if (found.effect === "none" && planOf(found).flow !== "named")
+      throw new TypeError(`allow: ${name} moves no money and needs no permission.`);
     if (NEVER_BY_NAME.has(found.effect)) {
       throw new TypeError(`allow: ${name} moves money and cannot be let past the guard. Give it a spend instead.`);
     }

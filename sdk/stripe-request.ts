@@ -8,6 +8,9 @@ export interface FormField {
   readonly value: string;
 }
 
+/** A name with its groups, as Stripe's clients write it. Lenient parsers read "[amount]" and "amount]" as "amount". */
+const NAME = /^[a-z][a-z0-9_]*(?:\[[^[\]]*\])*$/;
+
 /** What decides about money may appear once, as a plain value, spelled exactly so. */
 const GUARDED = new Set([
   "active",
@@ -26,6 +29,9 @@ const GUARDED = new Set([
   "payment_intent",
   "source_transaction",
 ]);
+
+/** Of these a "1" or a "True" would be read by one side only. */
+const FLAGS = new Set(["active", "auto_advance", "capture", "confirm", "final_capture", "paid_out_of_band"]);
 
 function malformed(endpoint: string, why: string): SpendUnsupportedError {
   return new SpendUnsupportedError(
@@ -48,7 +54,7 @@ function decode(endpoint: string, text: string): string {
 /**
  * Parses the parameters of a request that moves money, a form or, for "/v2/", JSON whose members become fields such as
  * "amount[value]". Refuses with a SpendUnsupportedError whatever could be read in two ways: repeated names, a guarded
- * name in another spelling or as a list, malformed escapes.
+ * name in another spelling or as a list, flags that are neither "true" nor "false", malformed escapes.
  */
 export function parseBody(endpoint: string, text: string): readonly FormField[] {
   return endpoint.includes(" /v2/") ? parseJson(endpoint, text) : parseForm(endpoint, text);
@@ -60,15 +66,24 @@ function parseForm(endpoint: string, body: string): readonly FormField[] {
   const nested = NESTED_AMOUNT.has(endpoint);
   for (const raw of body === "" ? [] : body.split("&")) {
     const split = raw.indexOf("=");
-    if (split < 1) throw malformed(endpoint, "a part without a name and value.");
+    // Some parsers end a parameter at a semicolon too.
+    if (split < 1 || raw.includes(";")) throw malformed(endpoint, "a part without a name and value.");
     const key = decode(endpoint, raw.slice(0, split));
     if (seen.has(key) && !key.endsWith("[]")) throw malformed(endpoint, `${JSON.stringify(key)} is repeated.`);
     seen.add(key);
     const bare = (key.split("[")[0] ?? "").trim().toLowerCase();
-    if (key.includes("\0") || (GUARDED.has(bare) && key !== bare && !(nested && key.startsWith("amount[")))) {
+    if (
+      !NAME.test(key) ||
+      key.includes("\0") ||
+      (GUARDED.has(bare) && key !== bare && !(nested && key.startsWith("amount[")))
+    ) {
       throw malformed(endpoint, `${JSON.stringify(key)} is not a plain name.`);
     }
-    fields.push({ raw, key, value: decode(endpoint, raw.slice(split + 1)) });
+    const value = decode(endpoint, raw.slice(split + 1));
+    if (FLAGS.has(key) && value !== "true" && value !== "false") {
+      throw malformed(endpoint, `${JSON.stringify(key)} is neither true nor false.`);
+    }
+    fields.push({ raw, key, value });
   }
   return fields;
 }
@@ -86,7 +101,13 @@ function parseJson(endpoint: string, text: string): readonly FormField[] {
     error.cause = cause;
     throw error;
   }
-  return flatten("", body);
+  // A repeated member is seen only by what is lost of it.
+  if (JSON.stringify(body) !== text) throw malformed(endpoint, "JSON that reads back as another text.");
+  const fields = flatten("", body);
+  if (new Set(fields.map(({ key }) => key)).size < fields.length) {
+    throw malformed(endpoint, "a member that is named like a nested one.");
+  }
+  return fields;
 }
 
 function flatten(key: string, value: unknown): readonly FormField[] {

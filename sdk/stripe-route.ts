@@ -58,7 +58,22 @@ function checkFields(endpoint: string, fields: readonly FormField[]): void {
       "Leave holdfast_authorization out, and clear metadata key by key.",
     );
   }
-  if (endpoint === "POST /v1/payment_links") requireLimit(endpoint, fields);
+  const restricts = fields.some(({ key }) => key.startsWith("restrictions"));
+  if (endpoint === "POST /v1/payment_links" || (endpoint === "POST /v1/payment_links/:id" && restricts)) {
+    requireLimit(endpoint, fields);
+  }
+  if (endpoint === "POST /v1/checkout/sessions") refuseRecovery(endpoint, fields);
+}
+
+/** A recovered session is a new one, which can be paid when the hold of the expired one was given back. */
+function refuseRecovery(endpoint: string, fields: readonly FormField[]): void {
+  const enabled = fieldValue(fields, "after_expiration[recovery][enabled]");
+  if (enabled === undefined || enabled === "false") return;
+  throw new SpendUnsupportedError(
+    endpoint,
+    "with a recovery can be paid after it has expired",
+    "Leave after_expiration.recovery out, and create a new session for a customer who comes back.",
+  );
 }
 
 /** A link without a limit can be paid any number of times, which no hold covers. */
