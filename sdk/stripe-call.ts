@@ -1,4 +1,4 @@
-import type { Authorization, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
+import { type Authorization, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
 import type { SpendOption } from "./context.ts";
 import type { ControlPlane } from "./control-plane.ts";
 import { SpendAlreadyCommittedError, SpendIdentityMissingError } from "./errors.ts";
@@ -65,8 +65,14 @@ export function spendRequest(call: GuardedCall, settlement: Settlement): SpendRe
     endpoint: call.endpoint,
     settlement,
     vendorAccount: call.vendorAccount,
-    bodyFingerprint: bodyFingerprint(call.fields),
+    bodyFingerprint: bodyFingerprint(call.fields, settlement === Settlement.RESEND_SAFE ? secretOf(call) : ""),
   };
+}
+
+/** What the request is authenticated with. Another account does not know the key of a request that is sent again. */
+function secretOf({ target }: StripeCall): string {
+  const found = Object.entries(target.headers).find(([name]) => name.toLowerCase() === "authorization")?.[1];
+  return typeof found === "string" ? found : "";
 }
 
 /** The request that goes on with an authorization's bound vendor object, as the authorization itself was asked for. */

@@ -129,13 +129,15 @@ export function newField(key: string, value: string): FormField {
 }
 
 /**
- * SHA-256 of what the body asks for, independent of the order and the escapes. `expand` only changes the answer, so a
- * retry may ask for more.
+ * SHA-256 of what the body asks for, independent of the order and the escapes, and of a secret it is sent with.
+ * `expand` only changes the answer, so a retry may ask for more.
  */
-export function bodyFingerprint(fields: readonly FormField[]): string {
+export function bodyFingerprint(fields: readonly FormField[], secret = ""): string {
   const pairs = fields.filter(({ key }) => !isExpand(key)).map(({ key, value }) => [key, value] as const);
   pairs.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
-  return createHash("sha256").update(JSON.stringify(pairs)).digest("hex");
+  return createHash("sha256")
+    .update(JSON.stringify(secret === "" ? pairs : [secret, pairs]))
+    .digest("hex");
 }
 
 export function isExpand(key: string): boolean {
