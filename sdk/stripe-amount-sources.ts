@@ -20,7 +20,7 @@ export async function sourceOf(call: StripeCall): Promise<FoundAmount | undefine
 }
 
 async function read(call: StripeCall, path: string, query?: string): Promise<StripeObject | undefined> {
-  const answer = await readObject(call, path, query === undefined ? {} : { query });
+  const answer = await readObject(call, path, { expand: false, ...(query === undefined ? {} : { query }) });
   return isRecord(answer?.body) ? answer.body : undefined;
 }
 

@@ -130,20 +130,24 @@ const READ_BASE_MS = 500;
 const READ_CAP_MS = 5_000;
 const READS_MAX = 3;
 
-/** Reads an object by its path, or undefined if the vendor does not give it in time. */
+/**
+ * Reads an object by its path, or undefined if the vendor does not give it in time. What the caller wants expanded is,
+ * where the object has it: the answer that the caller expects may be of another kind.
+ */
 export async function readObject(
   call: StripeCall,
   path: string,
-  options: { readonly deadline?: number; readonly query?: string } = {},
+  options: { readonly deadline?: number; readonly query?: string; readonly expand?: boolean } = {},
 ): Promise<StripeAnswer | undefined> {
   const { runtime } = call;
   const deadline = options.deadline ?? runtime.clock.now() + call.vendorDeadlineMs;
-  const query = [options.query ?? "", ...call.fields.filter(({ key }) => isExpand(key)).map(({ raw }) => raw)]
-    .filter((part) => part !== "")
-    .join("&");
+  let expanded = options.expand === false ? [] : call.fields.filter(({ key }) => isExpand(key));
   for (let reads = 0; reads < READS_MAX; reads += 1) {
     const remainingMs = deadline - runtime.clock.now();
     if (remainingMs <= 0) return undefined;
+    const query = [options.query ?? "", ...expanded.map(({ value }) => `expand[]=${encodeURIComponent(value)}`)]
+      .filter((part) => part !== "")
+      .join("&");
     const { answer, signal } = await sendToStripe(runtime, call.target, {
       method: "GET",
       path: query === "" ? path : `${path}?${query}`,
@@ -151,6 +155,10 @@ export async function readObject(
       body: "",
       timeoutMs: remainingMs,
     });
+    if (signal.kind === "answer" && signal.status === 400 && expanded.length > 0) {
+      expanded = [];
+      continue;
+    }
     if (signal.kind === "answer" && signal.readable && signal.status < 500 && signal.status !== 429) {
       return signal.status === 200 ? answer : undefined;
     }
