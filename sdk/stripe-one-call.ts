@@ -1,5 +1,6 @@
 import { type Authorization, Direction, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
 import { SpendAlreadyFailedError, SpendInDoubtError, SpendInProgressError, VendorUnreachableError } from "./errors.ts";
+import { isStateError } from "./outcome.ts";
 import type { Decision, Grant, SpendRequest } from "./spend.ts";
 import { amountOf } from "./stripe-amount.ts";
 import {
@@ -31,7 +32,7 @@ import {
   readFamily,
   settleByObject,
 } from "./stripe-settle.ts";
-import { sendStep } from "./stripe-step.ts";
+import { sendStep, type StepResult } from "./stripe-step.ts";
 
 /**
  * Carries one write out by one request. Its one key is sent again only while the hold is this attempt's and the vendor
@@ -133,7 +134,8 @@ async function send(call: GuardedCall, plan: OneCallPlan, grant: Grant): Promise
     }
     return doubt(call, grant, "the time in which the key may be sent again is over");
   }
-  const { exchange, outcome } = result;
+  const { exchange } = result;
+  const outcome = refusedForState(result) ? "not_charged" : result.outcome;
   if (outcome === "charged" && exchange.answer !== undefined) return carriedOut(call, plan, grant, exchange.answer);
   if (outcome === "unknown") return doubt(call, grant, "Stripe did not say whether it charged", exchange.error);
   const refused = refusalStatus(exchange);
@@ -150,6 +152,17 @@ async function send(call: GuardedCall, plan: OneCallPlan, grant: Grant): Promise
     ...errorContext(call, grant),
     cause: exchange.error,
   });
+}
+
+/**
+ * An error about the state of an object speaks of what others did to it: if nothing was sent before, or if it is the
+ * saved answer to what was, this spend moved nothing.
+ */
+function refusedForState(result: Exclude<StepResult, { outcome: "too_late" }>): boolean {
+  const { signal } = result.exchange;
+  return (
+    isStateError(signal) && signal.kind === "answer" && signal.status === 400 && (!result.replay || signal.replayed)
+  );
 }
 
 /** The vendor carried the request out: whatever happens here, the caller gets its answer. */
