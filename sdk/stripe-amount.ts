@@ -1,7 +1,13 @@
 import { type Authorization, AuthorizationState, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
 import { toDecimalMoney } from "./convert.ts";
 import { SpendUnsupportedError } from "./errors.ts";
-import { checkMoney, type DecimalMoney, fromStripeChargeAmount, toStripeAmount } from "./money.ts";
+import {
+  checkMoney,
+  type DecimalMoney,
+  fromStripeChargeAmount,
+  fromStripePayoutAmount,
+  toStripeAmount,
+} from "./money.ts";
 import { translateFailure } from "./refusal.ts";
 import { authorizationName } from "./stable-key.ts";
 import { errorContext, moneyFrom, requireSpend, type StripeCall } from "./stripe-call.ts";
@@ -19,14 +25,14 @@ export interface SpendAmount {
 
 /** Finds out what a call will cost before it is made. Throws a typed error if that is not certain. */
 export async function amountOf(call: StripeCall, source: AmountSource): Promise<SpendAmount> {
-  const spend = requireSpend(call);
-  if (spend.upTo !== undefined) checkMoney(spend.upTo);
+  requireSpend(call);
+  const upTo = statedMost(call);
   if (source === "body") {
     const stated = bodyMoney(call);
     if (stated !== undefined) return { money: within(call, stated) };
   }
   if (source === "object") return withinObject(call, await objectAmount(call));
-  if (spend.upTo !== undefined) return { money: spend.upTo };
+  if (upTo !== undefined) return { money: upTo };
   if (source === "preview") return { money: (await recordedMoney(call)) ?? (await previewAmount(call)) };
   throw new SpendUnsupportedError(
     call.endpoint,
@@ -35,8 +41,24 @@ export async function amountOf(call: StripeCall, source: AmountSource): Promise<
   );
 }
 
+/** The most that the caller states for the call. Throws on one that no amount of Stripe's can be compared with. */
+export function statedMost(call: StripeCall): DecimalMoney | undefined {
+  const upTo = call.spend?.upTo;
+  if (upTo === undefined) return undefined;
+  checkMoney(upTo, "upTo");
+  try {
+    toStripeAmount(upTo);
+  } catch (cause) {
+    const why = cause instanceof Error ? cause.message : "";
+    const error = new SpendUnsupportedError(call.endpoint, "has an upTo that Stripe's currency cannot carry", why);
+    error.cause = cause;
+    throw error;
+  }
+  return upTo;
+}
+
 /** Refuses an amount above what the caller stated for the call. */
-function within(call: StripeCall, money: DecimalMoney): DecimalMoney {
+export function within(call: StripeCall, money: DecimalMoney): DecimalMoney {
   const upTo = call.spend?.upTo;
   if (upTo === undefined) return money;
   const more = upTo.currency !== money.currency || toStripeAmount(money) > toStripeAmount(upTo);
@@ -95,7 +117,9 @@ function quantity({ endpoint, fields }: Pick<StripeCall, "endpoint" | "fields">)
 
 function chargeMoney(endpoint: string, minor: bigint, currency: string): DecimalMoney {
   try {
-    return fromStripeChargeAmount(minor, currency);
+    return endpoint === "POST /v1/payouts"
+      ? fromStripePayoutAmount(minor, currency)
+      : fromStripeChargeAmount(minor, currency);
   } catch (cause) {
     const why = cause instanceof Error ? cause.message : "";
     const error = new SpendUnsupportedError(endpoint, "has an amount that Stripe would not charge", why);
@@ -110,10 +134,15 @@ function chargeMoney(endpoint: string, minor: bigint, currency: string): Decimal
  */
 async function objectAmount(call: StripeCall): Promise<SpendAmount> {
   const recorded = await recordedAmount(call);
-  if (recorded !== undefined) return recorded;
   const part = fieldValue(call.fields, "amount");
+  if (recorded !== undefined && part === undefined) return recorded;
   if (part !== undefined && !AMOUNT.test(part)) {
     throw new SpendUnsupportedError(call.endpoint, `has no usable amount (${part})`, "State a whole number above 0.");
+  }
+  if (recorded !== undefined) {
+    // What is sent is what is authorized: another amount than before must be seen as one.
+    const currency = fieldValue(call.fields, "currency") ?? recorded.money.currency;
+    return { ...recorded, money: moneyFrom(BigInt(part ?? "0"), currency) ?? recorded.money };
   }
   const found = await sourceOf(call);
   const minor = part === undefined ? found?.minor : BigInt(part);

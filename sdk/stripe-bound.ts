@@ -3,13 +3,14 @@ import { SpendAlreadyFailedError, SpendInProgressError, SpendUnsupportedError } 
 import type { DecimalMoney } from "./money.ts";
 import { sleep } from "./runtime.ts";
 import type { Grant, SpendRequest } from "./spend.ts";
-import { recordedAmount } from "./stripe-amount.ts";
+import { recordedAmount, statedMost, within } from "./stripe-amount.ts";
 import {
   bind,
   continuation,
   errorContext,
   findBound,
   type GuardedCall,
+  moneyFrom,
   requireSpend,
   spendRequest,
   type StripeCall,
@@ -17,6 +18,7 @@ import {
 import type { StripeAnswer } from "./stripe-http.ts";
 import { totalOf } from "./stripe-hold.ts";
 import type { ObjectFamily } from "./stripe-object.ts";
+import { fieldValue } from "./stripe-request.ts";
 import { heldMoney, readFamily } from "./stripe-settle.ts";
 
 /** Who may write on a vendor object now. */
@@ -105,15 +107,25 @@ async function adoptedMoney(
 ): Promise<DecimalMoney> {
   const recorded = await recordedAmount(call);
   if (recorded !== undefined) return recorded.money;
-  const upTo = call.spend?.upTo;
-  if (upTo !== undefined) return upTo;
+  const upTo = statedMost(call);
   const total = object === undefined ? undefined : totalOf(family, object);
+  if (upTo !== undefined) {
+    if (total !== undefined) within(call, askedOf(call, total.currency) ?? total);
+    return upTo;
+  }
   if (total !== undefined && !/^0(\.0+)?$/.test(total.amount)) return total;
   throw new SpendUnsupportedError(
     call.endpoint,
     object === undefined ? "is about an object that could not be read" : "is about an object that asks for nothing",
     "Check the object's id and state, or state the most it may cost as spend.upTo.",
   );
+}
+
+/** The part of the object that the step asks for. */
+function askedOf({ fields }: StripeCall, currency: string): DecimalMoney | undefined {
+  const names = ["amount_to_capture", "amount_to_confirm", "amount"];
+  const asked = names.map((name) => fieldValue(fields, name)).find((amount) => amount !== undefined);
+  return asked === undefined ? undefined : moneyFrom(BigInt(asked), currency);
 }
 
 function otherObject(
