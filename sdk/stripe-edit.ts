@@ -1,6 +1,8 @@
 import { type Authorization, AuthorizationState } from "@holdfast/api/holdfast/v1/spend_pb";
 import { SpendUnsupportedError } from "./errors.ts";
-import { findBound, moneyFrom, type StripeCall } from "./stripe-call.ts";
+import type { Grant } from "./spend.ts";
+import { statedMost } from "./stripe-amount.ts";
+import { continuation, findBound, moneyFrom, type StripeCall } from "./stripe-call.ts";
 import { holdAtLeast, totalOf } from "./stripe-hold.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
 import { FAMILIES, type ObjectFamily, text } from "./stripe-object.ts";
@@ -8,7 +10,8 @@ import { payByOneCall } from "./stripe-one-call.ts";
 import type { Plan } from "./stripe-plan.ts";
 import { fieldValue, type FormField } from "./stripe-request.ts";
 import { isRecord } from "./stripe-send.ts";
-import { commitVerdict, heldMoney, judge, readFamily } from "./stripe-settle.ts";
+import { commitVerdict, endObject, heldMoney, judge, readFamily } from "./stripe-settle.ts";
+import { sendStep } from "./stripe-step.ts";
 
 type EditPlan = Extract<Plan, { flow: "edit" }>;
 type ReleasePlan = Extract<Plan, { flow: "release" }>;
@@ -18,9 +21,19 @@ export async function payByEdit(call: StripeCall, plan: EditPlan): Promise<Strip
   const reference = call.ids[0] ?? "";
   const bound = await findBound(call, reference);
   if (bound === undefined) return payByOneCall(call, plan.otherwise);
-  // A settled object takes no more money; Stripe itself refuses what would change that.
-  if (!isOpen(bound)) return call.passOn();
   const family = FAMILIES[plan.family];
+  if (!isOpen(bound)) {
+    // A settled object takes no more money; Stripe itself refuses what would change that, but for a link.
+    const reopens = plan.family === "payment_link" && !closes(call);
+    return reopens ? payByOneCall(call, plan.otherwise) : call.passOn();
+  }
+  if (plan.family === "payment_link" && statedMost(call) === undefined && !only(call.fields, "active")) {
+    throw new SpendUnsupportedError(
+      call.endpoint,
+      "changes what a link may bring in, which only the caller knows",
+      'State the most it may bring in: spend: { …, upTo: { amount: "49.00", currency: "usd" } }.',
+    );
+  }
   const held = heldMoney(bound, call.spend?.upTo ?? { currency: "", amount: "0" });
   const wanted = await wantedMoney(call, family, reference);
   if (wanted !== undefined) await holdAtLeast(call, bound.name, held, wanted);
@@ -33,16 +46,23 @@ function isOpen({ state }: Authorization): boolean {
   return state === AuthorizationState.HELD || state === AuthorizationState.IN_DOUBT;
 }
 
+function closes({ fields }: StripeCall): boolean {
+  return fieldValue(fields, "active") === "false" && only(fields, "active", ...LINK_TEXTS);
+}
+
 /** The new total that the request names, or that the caller states. */
 async function wantedMoney(call: StripeCall, family: ObjectFamily, reference: string) {
   const amount = fieldValue(call.fields, "amount");
-  if (amount === undefined) return call.spend?.upTo;
-  if (!/^[1-9][0-9]{0,14}$/.test(amount)) {
+  const upTo = statedMost(call);
+  if (amount === undefined && fieldValue(call.fields, "currency") === undefined) return upTo;
+  if (amount !== undefined && !/^[1-9][0-9]{0,14}$/.test(amount)) {
     throw new SpendUnsupportedError(call.endpoint, `has no usable amount (${amount})`, "State a whole number above 0.");
   }
   const object = await readFamily(call, family, reference);
   const currency = fieldValue(call.fields, "currency") ?? (isRecord(object?.body) ? text(object.body, "currency") : "");
-  const money = moneyFrom(BigInt(amount), currency);
+  const total = isRecord(object?.body) ? family.total?.(object.body) : undefined;
+  const minor = amount === undefined ? total : BigInt(amount);
+  const money = minor === undefined ? undefined : moneyFrom(minor, currency);
   if (money !== undefined) return money;
   throw new SpendUnsupportedError(call.endpoint, "is about an object that could not be read", "Try again.");
 }
@@ -60,7 +80,58 @@ async function checkAfter(
   if (object === undefined) return;
   await settleEnded(call, family, bound, object);
   const total = judge(family, object).kind === "open" ? totalOf(family, object) : undefined;
-  if (total !== undefined) await holdAtLeast(call, bound.name, heldMoney(bound, total), total);
+  if (total === undefined) return;
+  try {
+    await holdAtLeast(call, bound.name, heldMoney(bound, total), total);
+  } catch (error) {
+    await stop(call, family, bound, object);
+    throw error;
+  }
+}
+
+/**
+ * The object asks for more than is held. What others may pay is ended; a draft stays, but Stripe must not finish it by
+ * itself, and the guard does not before the caps have room.
+ */
+async function stop(call: StripeCall, family: ObjectFamily, bound: Authorization, object: StripeAnswer): Promise<void> {
+  const grant = continuedGrant(bound);
+  const body = isRecord(object.body) ? object.body : {};
+  if (family === FAMILIES.invoice && text(body, "status") === "draft") {
+    if (body["auto_advance"] !== false) await keepDraft(call, grant);
+  } else if (await endObject(call, grant, family, object)) {
+    await call.settlements.void(grant, { evidence: "tombstone", vendorReference: bound.vendorReference });
+  }
+}
+
+async function keepDraft(call: StripeCall, grant: Grant): Promise<void> {
+  await sendStep(call, grant, {
+    path: `/v1/invoices/${encodeURIComponent(grant.vendorReference)}`,
+    endpoint: "POST /v1/invoices/:id",
+    body: "auto_advance=false",
+    // The same draft may have to be kept more than once, which one saved answer would not do.
+    key: `holdfast-keep-${call.runtime.random.hex128()}`,
+    replay: false,
+    first: false,
+    sendUntil: Number.POSITIVE_INFINITY,
+    deadline: call.runtime.clock.now() + call.vendorDeadlineMs,
+  });
+}
+
+/** For writes that move no money: they need neither an attempt nor a running hold. */
+function continuedGrant(bound: Authorization): Grant {
+  const { name, generation, idempotencyKey, vendorReference } = bound;
+  return {
+    spend: continuation(bound, vendorReference).spend,
+    authorization: name,
+    generation,
+    attemptId: "",
+    idempotencyKey,
+    mayHaveBeenSent: true,
+    vendorReference,
+    holdUntil: Number.POSITIVE_INFINITY,
+    resendUntil: Number.POSITIVE_INFINITY,
+    lease: undefined,
+  };
 }
 
 /** Passes a write on that ends objects, and settles the spend of an object that has come to its end. */
@@ -68,13 +139,11 @@ export async function payByRelease(call: StripeCall, plan: ReleasePlan): Promise
   const answer = await call.passOn();
   if (answer.status < 200 || answer.status > 299) return answer;
   const family = FAMILIES[plan.family];
-  const deleted = isRecord(answer.body) && answer.body["deleted"] === true;
-  const ended = deleted ? { ...answer, body: { ...(answer.body as object), status: "deleted" } } : answer;
-  const kind = judge(family, ended).kind;
-  if (kind !== "gone" && kind !== "obliged") return answer;
+  const { kind } = judge(family, answer);
+  if (kind === "open" || kind === "unclear") return answer;
   try {
     const bound = await findBound(call, call.ids[0] ?? "");
-    if (bound !== undefined && isOpen(bound)) await settleEnded(call, family, bound, ended);
+    if (bound !== undefined && isOpen(bound)) await settleEnded(call, family, bound, answer);
   } catch {
     // The object is at its end whether this is written down now or when its spend is looked at next.
   }
@@ -96,13 +165,18 @@ async function settleEnded(
   }
 }
 
+const LINK_TEXTS = ["metadata", "expand", "after_completion", "custom_text", "inactive_message", "submit_type"];
+
+// What a customer owes or is owed, and in old versions a subscription.
+const CUSTOMER_MONEY = ["account_balance", "balance", "cash_balance", "plan"];
+
 /** Fields of a write that say nothing about money, by its endpoint. */
 const HARMLESS: Readonly<Record<string, (fields: readonly FormField[]) => boolean>> = {
   "POST /v1/payment_intents/:id": (fields) => !names(fields, "amount", "currency", "application_fee_amount"),
   "POST /v1/invoices/:id": (fields) =>
     only(fields, "metadata", "expand", "description", "footer", "custom_fields", "number", "statement_descriptor"),
   "POST /v1/checkout/sessions/:id": (fields) => only(fields, "metadata", "expand"),
-  "POST /v1/payment_links/:id": (fields) => only(fields, "metadata", "expand", "after_completion", "custom_text"),
+  "POST /v1/payment_links/:id": (fields) => only(fields, ...LINK_TEXTS),
   "POST /v1/quotes/:id": (fields) => only(fields, "metadata", "expand", "description", "footer", "header"),
   "POST /v1/subscriptions/:id": (fields) =>
     only(fields, "metadata", "expand", "description", "cancel_at_period_end", "cancellation_details"),
@@ -141,8 +215,3 @@ function names(fields: readonly FormField[], ...listed: readonly string[]): bool
 function isTrue(fields: readonly FormField[], name: string): boolean {
   return fields.some(({ key, value }) => baseOf(key) === name && value !== "false");
 }
-const LINK_TEXTS = ["metadata", "expand", "after_completion", "custom_text", "inactive_message", "submit_type"];
-
-// What a customer owes or is owed, and in old versions a subscription.
-const CUSTOMER_MONEY = ["account_balance", "balance", "cash_balance", "plan"];
-

@@ -4,12 +4,15 @@ import { denialFigures } from "./convert.ts";
 import { SpendDeniedError } from "./errors.ts";
 import { type DecimalMoney, toStripeAmount } from "./money.ts";
 import { translateFailure } from "./refusal.ts";
+import type { Grant } from "./spend.ts";
 import type { StripeCall } from "./stripe-call.ts";
 import { moneyFrom } from "./stripe-call.ts";
 import type { ObjectFamily } from "./stripe-object.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
 import { isRecord } from "./stripe-send.ts";
 import { text } from "./stripe-object.ts";
+
+const ASK_MIN_MS = 2_000;
 
 /**
  * Makes an authorization hold at least `money`, before the vendor is asked for so much. Throws a SpendDeniedError if
@@ -22,9 +25,11 @@ export async function holdAtLeast(
   money: DecimalMoney,
 ): Promise<void> {
   if (held.currency === money.currency && toStripeAmount(money) <= toStripeAmount(held)) return;
+  // The vendor may have taken all of the time to wait for a grant; the question must not be lost to that.
+  const deadline = Math.max(call.deadline, call.runtime.clock.now() + ASK_MIN_MS);
   let response: IncreaseHoldResponse;
   try {
-    response = await call.controlPlane.increaseHold({ authorization, amount: { ...money } }, call.deadline);
+    response = await call.controlPlane.increaseHold({ authorization, amount: { ...money } }, deadline);
   } catch (error) {
     throw translateFailure(error, "whether more may be held", { spend: call.spend, authorization });
   }
@@ -36,6 +41,34 @@ export async function holdAtLeast(
     spend: call.spend,
     authorization,
   });
+}
+
+/** Like `holdAtLeast`; a denied raise leaves the object as it was: it is followed again, and the caller gets the denial. */
+export async function holdOrFollowAgain(
+  call: StripeCall,
+  grant: Grant,
+  held: DecimalMoney,
+  money: DecimalMoney,
+  state: string,
+): Promise<void> {
+  try {
+    await holdAtLeast(call, grant.authorization, held, money);
+  } catch (error) {
+    await followAgain(call, grant, state);
+    throw error;
+  }
+}
+
+async function followAgain(call: StripeCall, grant: Grant, state: string): Promise<void> {
+  const { vendorReference } = grant;
+  try {
+    await call.settlements.bind(grant, vendorReference, state.replaceAll(/[^a-z_]/g, "_") || "open");
+  } catch {
+    await call.settlements.reportUnknown(
+      grant,
+      `the object ${vendorReference} is ${state}, and that could not be written`,
+    );
+  }
 }
 
 /** What an object would charge in all, as money; undefined where it does not say. */

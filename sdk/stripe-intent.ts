@@ -2,6 +2,7 @@ import { fromStripeAmount } from "./money.ts";
 import type { Grant } from "./spend.ts";
 import { readObject, type StripeCall, stringField } from "./stripe-call.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
+import { minor } from "./stripe-object.ts";
 import { isRecord } from "./stripe-send.ts";
 import { sendStep } from "./stripe-step.ts";
 
@@ -9,6 +10,8 @@ import { sendStep } from "./stripe-step.ts";
 export interface Intent {
   readonly id: string;
   readonly status: string;
+  /** What it asks for, in Stripe's integer unit; undefined where it does not say. */
+  readonly amount: bigint | undefined;
   /** In Stripe's integer unit. */
   readonly amountReceived: bigint;
   readonly currency: string;
@@ -32,6 +35,7 @@ export function parseIntent(answer: StripeAnswer): Intent | undefined {
   return {
     id,
     status,
+    amount: minor(body, "amount"),
     amountReceived: BigInt(received as number),
     currency: stringField(body, "currency"),
     answer,

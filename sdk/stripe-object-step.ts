@@ -4,6 +4,7 @@ import type { Grant } from "./spend.ts";
 import { possess } from "./stripe-bound.ts";
 import {
   errorContext,
+  findBound,
   type GuardedCall,
   moneyFrom,
   readCommitted,
@@ -11,7 +12,7 @@ import {
   type StripeCall,
   stringField,
 } from "./stripe-call.ts";
-import { holdAtLeast, totalOf } from "./stripe-hold.ts";
+import { holdAtLeast, holdOrFollowAgain, totalOf } from "./stripe-hold.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
 import { carryThrough, newFlow } from "./stripe-payment-intent.ts";
 import { FAMILIES, minor, type ObjectFamily, text } from "./stripe-object.ts";
@@ -31,6 +32,7 @@ type StepPlan = Extract<Plan, { flow: "step" }>;
 export async function payByStep(call: StripeCall, plan: StepPlan): Promise<StripeAnswer> {
   if (plan.step === "pay" && fieldValue(call.fields, "paid_out_of_band") === "true") return call.passOn();
   refusePartialCapture(call);
+  refuseUnusableAmount(call);
   const { family, reference } = await objectOf(call, plan);
   return possess(call, family, reference, async (possession) => {
     if (possession.kind === "committed") {
@@ -52,6 +54,15 @@ function refusePartialCapture(call: StripeCall): void {
   );
 }
 
+/** An amount that only one side could read must not decide what is held. */
+function refuseUnusableAmount({ endpoint, fields }: StripeCall): void {
+  for (const name of ["amount", "amount_to_capture", "amount_to_confirm"]) {
+    const amount = fieldValue(fields, name);
+    if (amount === undefined || /^[1-9][0-9]{0,14}$/.test(amount)) continue;
+    throw new SpendUnsupportedError(endpoint, `has no usable ${name} (${amount})`, "State a whole number above 0.");
+  }
+}
+
 /** The object whose money the step moves. A charge of a PaymentIntent belongs to the PaymentIntent. */
 async function objectOf(call: StripeCall, plan: StepPlan): Promise<{ family: ObjectFamily; reference: string }> {
   const family = FAMILIES[plan.family];
@@ -61,6 +72,10 @@ async function objectOf(call: StripeCall, plan: StepPlan): Promise<{ family: Obj
   }
   if (plan.family !== "charge") return { family, reference: id };
   const answer = await readFamily(call, family, id);
+  if (answer === undefined && (await findBound(call, id)) === undefined) {
+    // It may belong to the spend of a PaymentIntent.
+    throw new SpendUnsupportedError(call.endpoint, "is about a charge that could not be read", "Try again.");
+  }
   const intent = isRecord(answer?.body) ? answer.body["payment_intent"] : undefined;
   const ofIntent = typeof intent === "string" ? intent : isRecord(intent) ? text(intent, "id") : "";
   return ofIntent === "" ? { family, reference: id } : { family: FAMILIES.payment_intent, reference: ofIntent };
@@ -79,7 +94,7 @@ async function confirm(call: GuardedCall, grant: Grant, held: DecimalMoney): Pro
   if (intent !== undefined && isRecord(intent.body)) {
     const amount = asked === undefined ? minor(intent.body, "amount") : BigInt(asked);
     const money = amount === undefined ? undefined : moneyFrom(amount, text(intent.body, "currency"));
-    if (money !== undefined) await raiseOrGiveBack(call, grant, held, money, stringField(intent.body, "status"));
+    if (money !== undefined) await holdOrFollowAgain(call, grant, held, money, stringField(intent.body, "status"));
   }
   return carryThrough({ ...newFlow(call, grant, "confirmed"), ownConfirmation: true });
 }
@@ -97,14 +112,14 @@ const NUMBERS_MAX = 10;
 
 async function takeStep(step: StepAt): Promise<StripeAnswer | undefined> {
   const { call, grant, family, reference } = step;
-  const before = await readFamily(call, family, reference);
+  const before = await finalizedBefore(step, await readFamily(call, family, reference));
   if (before === undefined) return doubt(step, "the object could not be read");
   const verdict = judge(family, before);
   // It was finished meanwhile, by the customer or by a request whose answer was lost.
   if (verdict.kind === "charged" || verdict.kind === "gone") return finished(step, before);
   const wanted = wantedMoney(step, before);
   if (wanted !== undefined) {
-    await raiseOrGiveBack(call, grant, step.held, wanted, stringField(before.body, "status"));
+    await holdOrFollowAgain(call, grant, step.held, wanted, stringField(before.body, "status"));
   }
   const result = await sendNumbered(step);
   if (result.outcome === "too_late") {
@@ -129,6 +144,27 @@ async function takeStep(step: StepAt): Promise<StripeAnswer | undefined> {
   return afterUnclear(step, before, answer);
 }
 
+/**
+ * Paying a draft finalizes it first, which adds taxes and what the customer owes: that is done as a step of its own, so
+ * that the price is known before it is paid.
+ */
+async function finalizedBefore(step: StepAt, object: StripeAnswer | undefined): Promise<StripeAnswer | undefined> {
+  const { call, grant, reference } = step;
+  const draft = step.name === "pay" && stringField(object?.body, "status") === "draft";
+  if (!draft) return object;
+  await sendStep(call, grant, {
+    path: `${call.path.slice(0, call.path.lastIndexOf("/"))}/finalize`,
+    endpoint: "POST /v1/invoices/:id/finalize",
+    body: "",
+    key: `${grant.idempotencyKey}-finalize-first`,
+    replay: grant.mayHaveBeenSent,
+    first: false,
+    sendUntil: grant.holdUntil,
+    deadline: call.runtime.clock.now() + call.vendorDeadlineMs,
+  });
+  return readFamily(call, step.family, reference);
+}
+
 /** What the step asks the object to move in all, where that is known before. */
 function wantedMoney({ call, family, name }: StepAt, before: StripeAnswer): DecimalMoney | undefined {
   if (!isRecord(before.body)) return undefined;
@@ -137,36 +173,12 @@ function wantedMoney({ call, family, name }: StepAt, before: StripeAnswer): Deci
     call.fields,
     name === "capture" && family !== FAMILIES.charge ? "amount_to_capture" : "amount",
   );
-  if (asked !== undefined && /^[1-9][0-9]{0,14}$/.test(asked)) return moneyFrom(BigInt(asked), currency);
+  if (asked !== undefined) return moneyFrom(BigInt(asked), currency);
   if (name === "capture") {
     const capturable = minor(before.body, "amount_capturable", "amount");
     return capturable === undefined ? undefined : moneyFrom(capturable, currency);
   }
   return totalOf(family, before);
-}
-
-/** A denied raise leaves the object as it was: it is followed again, and the caller gets the denial. */
-async function raiseOrGiveBack(
-  call: GuardedCall,
-  grant: Grant,
-  held: DecimalMoney,
-  money: DecimalMoney,
-  state: string,
-): Promise<void> {
-  try {
-    await holdAtLeast(call, grant.authorization, held, money);
-  } catch (error) {
-    await followAgain(call, grant, grant.vendorReference, state);
-    throw error;
-  }
-}
-
-async function followAgain(call: GuardedCall, grant: Grant, reference: string, state: string): Promise<void> {
-  try {
-    await call.settlements.bind(grant, reference, state.replaceAll(/[^a-z_]/g, "_") || "open");
-  } catch {
-    await call.settlements.reportUnknown(grant, `the object ${reference} is ${state}, and that could not be written`);
-  }
 }
 
 /** Sends the step under the first of its numbers that no refusal of an earlier attempt has used up. */
@@ -226,7 +238,7 @@ async function coverTotal(step: StepAt, object: StripeAnswer): Promise<void> {
   try {
     await holdAtLeast(call, grant.authorization, step.held, total);
   } catch (error) {
-    if (await endObject(call, grant, family, reference)) {
+    if (await endObject(call, grant, family, object)) {
       await call.settlements.void(grant, { evidence: "tombstone", vendorReference: reference });
     } else await followed(step);
     throw error;

@@ -15,6 +15,16 @@ export type Verdict =
   /** A state this version does not know. */
   | { readonly kind: "unclear"; readonly state: string };
 
+interface End {
+  readonly method: "POST" | "DELETE";
+  readonly suffix: string;
+  readonly body: string;
+}
+
+function endBy(suffix: string, body = ""): () => End {
+  return () => ({ method: "POST", suffix, body });
+}
+
 /** A kind of vendor object: where it is read, and what it says. */
 export interface ObjectFamily {
   /** Path of the collection, for example "/v1/refunds". */
@@ -26,8 +36,8 @@ export interface ObjectFamily {
   judge(object: StripeObject): Verdict;
   /** What the object would charge in all, in Stripe's integer unit; undefined where it does not say. */
   total?(object: StripeObject): bigint | undefined;
-  /** Path suffix and body of the write that ends an open object, so that it never moves money. */
-  readonly end?: { readonly suffix: string; readonly body: string };
+  /** The write that ends this open object, so that it never moves money. */
+  end?(object: StripeObject): End;
 }
 
 export function text(object: StripeObject, name: string): string {
@@ -99,7 +109,7 @@ const paymentIntent: ObjectFamily = {
     ["amount_received"],
   ),
   total: (object) => minor(object, "amount"),
-  end: { suffix: "/cancel", body: "" },
+  end: endBy("/cancel"),
 };
 
 const charge: ObjectFamily = {
@@ -123,12 +133,28 @@ const charge: ObjectFamily = {
   total: (object) => minor(object, "amount"),
 };
 
+const invoiceByStatus = byStatus(
+  "/v1/invoices",
+  { done: ["paid"], open: ["draft", "open", "uncollectible"], gone: ["void"] },
+  ["amount_paid"],
+);
+
 const invoice: ObjectFamily = {
-  ...byStatus("/v1/invoices", { done: ["paid"], open: ["draft", "open", "uncollectible"], gone: ["void", "deleted"] }, [
-    "amount_paid",
-  ]),
+  ...invoiceByStatus,
+  judge(object) {
+    if (object["deleted"] === true) return { kind: "gone", state: "deleted" };
+    const verdict = invoiceByStatus.judge(object);
+    // Voided after a part of it was paid.
+    return verdict.kind === "gone" && (minor(object, "amount_paid") ?? 0n) > 0n
+      ? charged(object, "amount_paid")
+      : verdict;
+  },
   total: (object) => minor(object, "amount_remaining", "amount_due"),
-  end: { suffix: "/void", body: "" },
+  // A draft cannot be voided.
+  end: (object) =>
+    text(object, "status") === "draft"
+      ? { method: "DELETE", suffix: "", body: "" }
+      : { method: "POST", suffix: "/void", body: "" },
 };
 
 const checkoutSession: ObjectFamily = {
@@ -143,7 +169,7 @@ const checkoutSession: ObjectFamily = {
     return charged({ amount_total: 0, ...withoutNull(object) }, "amount_total");
   },
   total: (object) => minor(object, "amount_total"),
-  end: { suffix: "/expire", body: "" },
+  end: endBy("/expire"),
 };
 
 function withoutNull(object: StripeObject): StripeObject {
@@ -155,7 +181,7 @@ function withoutNull(object: StripeObject): StripeObject {
 const paymentLink: ObjectFamily = {
   collection: "/v1/payment_links",
   judge: (object) => (object["active"] === false ? { kind: "obliged" } : { kind: "open", state: "active" }),
-  end: { suffix: "", body: "active=false" },
+  end: endBy("", "active=false"),
 };
 
 const subscription: ObjectFamily = {

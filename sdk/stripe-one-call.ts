@@ -210,7 +210,7 @@ async function coverTotal(call: GuardedCall, grant: Grant, family: ObjectFamily,
   try {
     await holdAtLeast(call, grant.authorization, call.money, total);
   } catch (error) {
-    if (await endObject(call, grant, family, id)) {
+    if (await endObject(call, grant, family, answer)) {
       await bind(call, grant, id, "ended").catch(() => undefined);
       await call.settlements.void(grant, { evidence: "tombstone", vendorReference: id });
     } else {

@@ -13,12 +13,14 @@ import {
   bind,
   errorContext,
   type GuardedCall,
+  moneyFrom,
   readCommitted,
   refusalStatus,
   requireSpend,
   spendRequest,
   type StripeCall,
 } from "./stripe-call.ts";
+import { holdOrFollowAgain } from "./stripe-hold.ts";
 import { cancelIntent, commitIntent, type Intent, intentPath, parseIntent, readIntent } from "./stripe-intent.ts";
 import { confirmFields, createFields } from "./stripe-intent-fields.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
@@ -235,6 +237,11 @@ async function followed(flow: IntentFlow, intent: Intent): Promise<Next> {
 async function confirm(flow: IntentFlow, intent: Intent): Promise<Next> {
   const { call, grant } = flow;
   if (flow.confirmations >= CONFIRMATIONS_MAX) return doubt(flow, "no confirmation was conclusive", intent.id);
+  const asked = intent.amount === undefined ? undefined : moneyFrom(intent.amount, intent.currency);
+  if (asked !== undefined && flow.ownConfirmation !== true) {
+    // It may have been made dearer since it was created.
+    await holdOrFollowAgain(call, { ...grant, vendorReference: intent.id }, call.money, asked, intent.status);
+  }
   // Only where a declined object is kept does a later call bring another card; elsewhere the same request is repeated,
   // so that a decline of an earlier attempt comes back as it was.
   const otherCard = call.onDecline === "keep" && grant.vendorReference !== "";

@@ -92,17 +92,25 @@ export async function commitVerdict(
 }
 
 /** Ends an open object at the vendor, so that it never moves money. True if it was seen ended. */
-export async function endObject(call: StripeCall, grant: Grant, family: ObjectFamily, id: string): Promise<boolean> {
-  if (family.end === undefined) return false;
+export async function endObject(
+  call: StripeCall,
+  grant: Grant,
+  family: ObjectFamily,
+  object: StripeAnswer,
+): Promise<boolean> {
+  const end = isRecord(object.body) ? family.end?.(object.body) : undefined;
+  if (end === undefined) return false;
+  const id = stringField(object.body, "id");
   const deadline = call.runtime.clock.now() + call.vendorDeadlineMs;
   // Ending moves no money, so neither a lease nor a hold that ran out forbids it.
   const ended = await sendStep(
     call,
     { ...grant, lease: undefined },
     {
-      path: `${objectPath(family, id)}${family.end.suffix}`,
-      endpoint: `POST ${family.collection}/:id${family.end.suffix}`,
-      body: family.end.body,
+      method: end.method,
+      path: `${objectPath(family, id)}${end.suffix}`,
+      endpoint: `${end.method} ${family.collection}/:id${end.suffix}`,
+      body: end.body,
       key: `${grant.idempotencyKey}-cancel-${id}`,
       replay: false,
       first: false,
