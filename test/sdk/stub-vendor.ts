@@ -64,7 +64,7 @@ const DONE: Readonly<Record<string, object>> = {
 };
 const ENDED: Readonly<Record<string, object>> = {
   cancel: { status: "canceled" },
-  void: { status: "void" },
+  void: { status: "void", amount_paid: 0 },
   expire: { status: "expired" },
 };
 const STILL_OPEN_AFTER = new Set([
