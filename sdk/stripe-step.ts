@@ -43,6 +43,7 @@ export async function sendStep(call: StripeCall, grant: Grant, step: Step): Prom
   let last: StepResult = { outcome: "too_late" };
   for (let sends = 0; sends < SENDS_MAX; sends += 1) {
     if (sends === 0) await assertLeaseHeld(call, grant, step);
+    else if (!holdsLease(grant)) return last;
     // Read right before the write: this process may have been stopped since it composed the request.
     const now = runtime.clock.now();
     const remainingMs = step.deadline - now;
@@ -66,6 +67,16 @@ export async function sendStep(call: StripeCall, grant: Grant, step: Step): Prom
     await sleep(runtime, waitMs);
   }
   return last;
+}
+
+/** Not ours to send again once another holder may run: what was sent is left in doubt. */
+function holdsLease(grant: Grant): boolean {
+  try {
+    grant.lease?.assertHeld();
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 async function assertLeaseHeld(call: StripeCall, grant: Grant, step: Step): Promise<void> {
