@@ -72,7 +72,8 @@ export function spendRequest(call: GuardedCall, settlement: Settlement): SpendRe
 /** What the request is authenticated with. Another account does not know the key of a request that is sent again. */
 function secretOf({ target }: StripeCall): string {
   const found = Object.entries(target.headers).find(([name]) => name.toLowerCase() === "authorization")?.[1];
-  return typeof found === "string" ? found : "";
+  // Only a key stays the same from one request to the next; a signature does not.
+  return typeof found === "string" && /^Bearer /i.test(found) ? found : "";
 }
 
 /** The request that goes on with an authorization's bound vendor object, as the authorization itself was asked for. */

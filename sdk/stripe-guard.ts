@@ -131,7 +131,15 @@ function callOf(
     body: typeof wire.data === "string" ? wire.data : "",
     fields: route.fields,
     vendorAccount: vendorAccount(headers),
-    target: { client: inner, host, port, protocol, headers: withoutOwnHeaders(headers), timeoutMs: timeout },
+    target: {
+      client: inner,
+      host,
+      port,
+      protocol,
+      headers: withoutOwnHeaders(headers),
+      // To Stripe's client 0 is no limit of its own.
+      timeoutMs: timeout > 0 ? timeout : Number.POSITIVE_INFINITY,
+    },
     deadline: settings.runtime.clock.now() + settings.timeoutMs,
     passOn: () => passOn(() => pass(wire)),
   };
