@@ -91,7 +91,12 @@ function committedPath(call: StripeCall, plan: StepPlan, family: ObjectFamily, r
 async function confirm(call: GuardedCall, grant: Grant, held: DecimalMoney): Promise<StripeAnswer | undefined> {
   const intent = await readFamily(call, FAMILIES.payment_intent, grant.vendorReference);
   const asked = fieldValue(call.fields, "amount_to_confirm");
-  if (intent !== undefined && isRecord(intent.body)) {
+  if (intent === undefined) {
+    // Read later, its amount would be confirmed without having been held.
+    await call.settlements.reportUnknown(grant, "the object could not be read");
+    throw new SpendInDoubtError("the object could not be read", errorContext(call, grant, grant.vendorReference));
+  }
+  if (isRecord(intent.body)) {
     const amount = asked === undefined ? minor(intent.body, "amount") : BigInt(asked);
     const money = amount === undefined ? undefined : moneyFrom(amount, text(intent.body, "currency"));
     if (money !== undefined) await holdOrFollowAgain(call, grant, held, money, stringField(intent.body, "status"));
@@ -112,8 +117,11 @@ const NUMBERS_MAX = 10;
 
 async function takeStep(step: StepAt): Promise<StripeAnswer | undefined> {
   const { call, grant, family, reference } = step;
-  const before = await finalizedBefore(step, await readFamily(call, family, reference));
-  if (before === undefined) return doubt(step, "the object could not be read");
+  const read = await readFamily(call, family, reference);
+  if (read === undefined) return doubt(step, "the object could not be read");
+  const prepared = step.name === "pay" && isDraft(read) ? await finalizeFirst(step) : { object: read };
+  if ("refusal" in prepared) return prepared.refusal;
+  const before = prepared.object;
   const verdict = judge(family, before);
   // It was finished meanwhile, by the customer or by a request whose answer was lost.
   if (verdict.kind === "charged" || verdict.kind === "gone") return finished(step, before);
@@ -148,21 +156,29 @@ async function takeStep(step: StepAt): Promise<StripeAnswer | undefined> {
  * Paying a draft finalizes it first, which adds taxes and what the customer owes: that is done as a step of its own, so
  * that the price is known before it is paid.
  */
-async function finalizedBefore(step: StepAt, object: StripeAnswer | undefined): Promise<StripeAnswer | undefined> {
-  const { call, grant, reference } = step;
-  const draft = step.name === "pay" && stringField(object?.body, "status") === "draft";
-  if (!draft) return object;
-  await sendStep(call, grant, {
+async function finalizeFirst(
+  step: StepAt,
+): Promise<{ readonly object: StripeAnswer } | { readonly refusal: StripeAnswer }> {
+  const { call, reference } = step;
+  const result = await sendNumbered(step, {
+    method: "POST",
     path: `${call.path.slice(0, call.path.lastIndexOf("/"))}/finalize`,
     endpoint: "POST /v1/invoices/:id/finalize",
     body: "",
-    key: `${grant.idempotencyKey}-finalize-first`,
-    replay: grant.mayHaveBeenSent,
-    first: false,
-    sendUntil: grant.holdUntil,
-    deadline: call.runtime.clock.now() + call.vendorDeadlineMs,
+    name: "finalize",
   });
-  return readFamily(call, step.family, reference);
+  const object = await readFamily(call, step.family, reference);
+  if (object !== undefined && !isDraft(object)) return { object };
+  const answer = result.outcome === "too_late" ? undefined : result.exchange.answer;
+  if (object === undefined || result.outcome !== "not_charged" || answer === undefined) {
+    return doubt(step, "the draft could not be finalized before it is paid");
+  }
+  await settle(step, object);
+  return { refusal: answer };
+}
+
+function isDraft({ body }: StripeAnswer): boolean {
+  return stringField(body, "status") === "draft";
 }
 
 /** What the step asks the object to move in all, where that is known before. */
@@ -181,18 +197,30 @@ function wantedMoney({ call, family, name }: StepAt, before: StripeAnswer): Deci
   return totalOf(family, before);
 }
 
+interface NumberedRequest {
+  readonly method: "POST" | "DELETE";
+  readonly path: string;
+  readonly endpoint: string;
+  readonly body: string;
+  /** Tells it from the other steps of the object. */
+  readonly name: string;
+}
+
+function ownRequest(step: StepAt): NumberedRequest {
+  const { method, path, query, endpoint, body } = step.call;
+  return { method, path: `${path}${query}`, endpoint, body, name: stepKey(step) };
+}
+
 /** Sends the step under the first of its numbers that no refusal of an earlier attempt has used up. */
-async function sendNumbered(step: StepAt): Promise<StepResult> {
+async function sendNumbered(step: StepAt, request: NumberedRequest = ownRequest(step)): Promise<StepResult> {
   const { call, grant } = step;
+  const { name, ...send } = request;
   const deadline = call.runtime.clock.now() + call.vendorDeadlineMs;
   let result: StepResult = { outcome: "too_late" };
   for (let number = 1; number <= NUMBERS_MAX; number += 1) {
     result = await sendStep(call, grant, {
-      method: call.method,
-      path: `${call.path}${call.query}`,
-      endpoint: call.endpoint,
-      body: call.body,
-      key: `${grant.idempotencyKey}-${stepKey(step)}-${number}`,
+      ...send,
+      key: `${grant.idempotencyKey}-${name}-${number}`,
       replay: grant.mayHaveBeenSent,
       first: false,
       sendUntil: grant.holdUntil,
