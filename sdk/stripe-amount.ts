@@ -146,7 +146,16 @@ async function objectAmount(call: StripeCall): Promise<SpendAmount> {
   }
   const found = await sourceOf(call);
   const minor = part === undefined ? found?.minor : BigInt(part);
-  const currency = fieldValue(call.fields, "currency") ?? found?.currency ?? "";
+  const stated = fieldValue(call.fields, "currency");
+  const known = found === undefined || found.currency === "" ? undefined : found.currency;
+  if (stated !== undefined && known !== undefined && stated !== known) {
+    throw new SpendUnsupportedError(
+      call.endpoint,
+      `names the currency ${stated} for an object in ${known}`,
+      "Leave it out, or correct it.",
+    );
+  }
+  const currency = stated ?? known ?? "";
   const money = minor === undefined || minor === 0n ? undefined : moneyFrom(minor, currency);
   const refundOf = found?.refundOf;
   const upTo = call.spend?.upTo;

@@ -1,6 +1,6 @@
 import { fromStripeAmount } from "./money.ts";
 import type { Grant } from "./spend.ts";
-import { readObject, type StripeCall, stringField } from "./stripe-call.ts";
+import { moneyFrom, readObject, type StripeCall, stringField } from "./stripe-call.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
 import { minor } from "./stripe-object.ts";
 import { isRecord } from "./stripe-send.ts";
@@ -32,6 +32,9 @@ export function parseIntent(answer: StripeAnswer): Intent | undefined {
   // A succeeded object that does not say what it received is not understood: nothing is guessed about money.
   const received = body["amount_received"] ?? (status === "succeeded" ? undefined : 0);
   if (!Number.isSafeInteger(received)) return undefined;
+  if (status === "succeeded" && moneyFrom(BigInt(received as number), stringField(body, "currency")) === undefined) {
+    return undefined;
+  }
   return {
     id,
     status,

@@ -191,6 +191,9 @@ const subscription: ObjectFamily = {
   judge(object) {
     const latest = object["latest_invoice"];
     if (isRecord(latest)) {
+      const reason = text(latest, "billing_reason");
+      // What a renewal or a change came to says nothing about the money of the creation.
+      if (reason !== "" && reason !== "subscription_create") return { kind: "unclear", state: reason };
       const verdict = invoice.judge(latest);
       return verdict.kind === "open" && text(object, "status") === "incomplete_expired"
         ? { kind: "gone", state: "incomplete_expired" }

@@ -10,6 +10,7 @@ import {
   errorContext,
   findBound,
   type GuardedCall,
+  moneyFrom,
   readCommitted,
   refusalStatus,
   requireSpend,
@@ -191,7 +192,10 @@ async function carriedOut(
   const look = family.readBeforeJudging === true || (verdict.kind === "open" && result(answer) === "replayed");
   const judged = look ? await readFamily(call, family, id) : answer;
   if (judged === undefined) {
-    await call.settlements.reportUnknown(grant, `the object ${id} could not be read`);
+    // Bound, it can be looked at again by whoever comes next.
+    await bind(call, grant, id, "unread").catch(() =>
+      call.settlements.reportUnknown(grant, `the object ${id} could not be read or bound`),
+    );
     return answer;
   }
   await coverTotal(call, grant, family, judged);
@@ -204,7 +208,10 @@ async function carriedOut(
  * anybody can pay it.
  */
 async function coverTotal(call: GuardedCall, grant: Grant, family: ObjectFamily, answer: StripeAnswer): Promise<void> {
-  const total = totalOf(family, answer);
+  const currency = stringField(answer.body, "currency");
+  // A link does not say what it may bring in, but in which currency.
+  const other = currency === "" || currency === call.money.currency ? undefined : moneyFrom(1n, currency);
+  const total = totalOf(family, answer) ?? other;
   if (total === undefined || judge(family, answer).kind !== "open") return;
   const id = stringField(answer.body, "id");
   try {
