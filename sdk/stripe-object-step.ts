@@ -226,7 +226,7 @@ async function sendNumbered(step: StepAt, request: NumberedRequest = ownRequest(
       sendUntil: grant.holdUntil,
       deadline,
     });
-    if (!usedUp(result)) return result;
+    if (!usedUp(result) && !startedBefore(step, result)) return result;
   }
   return result;
 }
@@ -243,6 +243,16 @@ function usedUp(result: StepResult): boolean {
   if (signal.kind !== "answer" || !signal.readable) return false;
   if (signal.errorType === "idempotency_error") return true;
   return result.outcome === "not_charged" && signal.replayed;
+}
+
+/**
+ * A reader is only started by the answer: an earlier start is over by now, or the reader says that it is busy. Whether
+ * the card is asked for again or not, the PaymentIntent charges once.
+ */
+function startedBefore({ name }: StepAt, result: StepResult): boolean {
+  if (result.outcome !== "charged" || (name !== "process" && name !== "collect")) return false;
+  const { signal } = result.exchange;
+  return signal.kind === "answer" && signal.replayed && !result.resent;
 }
 
 /** The step was carried out. A terminal answers with its reader, so the object itself is read. */

@@ -23,7 +23,13 @@ export interface Step {
 }
 
 export type StepResult =
-  | { readonly outcome: Outcome; readonly exchange: Exchange; readonly replay: boolean }
+  | {
+      readonly outcome: Outcome;
+      readonly exchange: Exchange;
+      readonly replay: boolean;
+      /** It was sent more than once: a saved answer may be the one to the first of these sends. */
+      readonly resent: boolean;
+    }
   /** The time to send was over before the first byte. */
   | { readonly outcome: "too_late" };
 
@@ -57,7 +63,7 @@ export async function sendStep(call: StripeCall, grant: Grant, step: Step): Prom
       timeoutMs: Math.max(Math.min(remainingMs, 1_000), remainingMs * SEND_SHARE),
     });
     const outcome = classifyOutcome(exchange.signal, { replay });
-    last = { outcome, exchange, replay };
+    last = { outcome, exchange, replay, resent: sends > 0 };
     if (!worthSendingAgain(outcome, exchange)) return last;
     if (step.once === true && exchange.signal.kind !== "not_sent") return last;
     // Once bytes may have arrived, only answers about the earlier send count.

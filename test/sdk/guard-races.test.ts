@@ -161,6 +161,27 @@ describe("a process that ends after any request, and the same code later", () =>
   });
 });
 
+describe("a reader whose card was declined", () => {
+  it("asks for a card again, and charges once", async () => {
+    const intent = await world
+      .stripe()
+      .paymentIntents.create(
+        { ...PAYMENT, confirm: false, payment_method: "pm_card_chargeDeclined" },
+        { spend: SPEND },
+      );
+    const reader = world.simulator.place({ object: "terminal.reader" });
+    const present = () =>
+      world.stripe().terminal.readers.processPaymentIntent(reader.id, { payment_intent: intent.id });
+    expect((await present()).action).toMatchObject({ status: "failed" });
+    await world.stripe().paymentIntents.update(intent.id, { payment_method: "pm_card_visa" });
+    world.simulator.fault({ mode: "drop_after_execute", match: { path: /process_payment_intent$/, nth: 2 }, times: 1 });
+    expect((await present()).action).toMatchObject({ status: "succeeded" });
+    await present().catch(() => undefined);
+    expect(charged()).toBe(4900);
+    expectTruth();
+  });
+});
+
 describe("a step whose object cannot be read", () => {
   it("does not confirm an amount that was not looked at", async () => {
     const intent = await world.stripe().paymentIntents.create({ ...PAYMENT, confirm: false }, { spend: SPEND });
