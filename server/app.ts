@@ -14,6 +14,7 @@ import { errorInterceptor } from "./rpc/errors.ts";
 import { increaseHoldMethod } from "./rpc/increase-hold.ts";
 import { leaseMethods } from "./rpc/lease.ts";
 import { startListener } from "./rpc/listener.ts";
+import { reconcileMethods } from "./rpc/reconcile.ts";
 import { spendMethods } from "./rpc/spend.ts";
 import { createHealth, createReflection, type HealthSwitch } from "./rpc/standard.ts";
 import { traceGate, traceInterceptor } from "./rpc/trace.ts";
@@ -221,6 +222,7 @@ function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => 
     router.service(SpendControlService, {
       ...spendMethods({ database, authorizations, commits, rehearse, log }),
       ...increaseHoldMethod(database),
+      ...reconcileMethods(database),
       ...leaseMethods(database),
     });
     router.service(AdminService, {

@@ -14,6 +14,9 @@ export type VoidEvidence =
   | "ABSENT_AFTER_QUARANTINE"
   | "OPERATOR"
   | "NEVER_BOUND";
+/** What asking the vendor has found where it settles nothing. */
+export type Finding = "OPEN" | "ABSENT" | "UNREADABLE" | "UNCLEAR";
+export type ContradictionKind = "COMMIT_AFTER_VOID" | "OTHER_REFERENCE" | "OTHER_AMOUNT" | "REFERENCE_OF_ANOTHER_SPEND";
 export type Disposition = "GRANTED" | "ALREADY_COMMITTED" | "ALREADY_FAILED" | "IN_PROGRESS" | "IN_DOUBT" | "DENIED";
 export type DenialRule =
   | "CAP_HEADROOM"
@@ -85,6 +88,8 @@ export interface CommitCommand {
   readonly vendorReference: string;
   readonly attemptId: string;
   readonly traceId: string;
+  /** An operator's reason: then it is refused while an attempt is in the middle of its call. */
+  readonly resolution?: string;
 }
 
 export interface IncreaseCommand {
@@ -123,7 +128,38 @@ export interface Authorization extends AuthorizationId {
   readonly voidEvidence: VoidEvidence | undefined;
   readonly voidReason: string | undefined;
   readonly voidTime: bigint | undefined;
+  /** Since when the outcome is unknown; also, where it is listed as in doubt, what only the clock has decided yet. */
+  readonly inDoubtTime: bigint | undefined;
+  readonly reconciliation: Reconciliation | undefined;
   readonly traceId: string;
+}
+
+/** What asking the vendor has found so far. Times are microseconds since 1970. */
+export interface Reconciliation {
+  readonly finding: Finding;
+  readonly lastTime: bigint;
+  readonly count: number;
+  /** Undefined once it is settled. */
+  readonly nextTime: bigint | undefined;
+  readonly absentSinceTime: bigint | undefined;
+  readonly note: string;
+}
+
+/** A charge that the state of its authorization does not allow. */
+export interface Contradiction {
+  readonly contradictionId: string;
+  readonly kind: ContradictionKind;
+  readonly authorization: AuthorizationId;
+  readonly vendor: string;
+  readonly vendorAccount: string;
+  readonly vendorReference: string;
+  readonly amount: Money;
+  /** What of it counts as committed, in the currency of `amount`. */
+  readonly counted: Micros;
+  readonly attemptId: string;
+  readonly createTime: bigint;
+  readonly closeTime: bigint | undefined;
+  readonly closeReason: string | undefined;
 }
 
 export interface CapFigures {

@@ -2,6 +2,7 @@ import type { ServiceImpl } from "@connectrpc/connect";
 import type { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
 import { invalidField } from "../domain/errors.ts";
 import type { Database } from "../store/database.ts";
+import type { Authorization } from "../domain/spend.ts";
 import * as store from "../store/spend.ts";
 import { principalOf } from "./auth.ts";
 import { authorizationMessage, stateFrom } from "./convert.ts";
@@ -18,16 +19,22 @@ export function authorizationMethods(database: Database): Pick<ServiceImpl<typeo
         customerId: request.customerId || undefined,
         billingPeriod: request.billingPeriod || undefined,
         vaultKeyId: request.vaultKey.replace(/^vaultKeys\//, "") || undefined,
-        after: positionOf(request.pageToken),
+        after: authorizationPositionOf(request.pageToken),
         limit: size + 1,
       });
-      const page = cutPage(rows, size, (last) => [`${last.grantTime}`, last.spendKey, `${last.generation}`]);
+      const page = cutPage(rows, size, authorizationPosition);
       return { authorizations: page.rows.map(authorizationMessage), nextPageToken: page.nextPageToken };
     },
   };
 }
 
-function positionOf(token: string): store.AuthorizationFilter["after"] {
+/** Where a page of authorizations by grant time ends. */
+export function authorizationPosition(last: Authorization): readonly string[] {
+  return [`${last.grantTime}`, last.spendKey, `${last.generation}`];
+}
+
+/** The authorization after which a page begins. Throws INVALID_FIELD. */
+export function authorizationPositionOf(token: string): store.AuthorizationFilter["after"] {
   const parts = decodePageToken(token, 3);
   if (parts === undefined) return undefined;
   const [time = "", spendKey = "", generation = ""] = parts;

@@ -8,6 +8,9 @@ import {
   DenialRule,
   Direction,
   Disposition,
+  type Reconciliation as ReconciliationMessage,
+  ReconciliationFinding,
+  ReconciliationSchema,
   Settlement,
   VoidEvidence,
 } from "@holdfast/api/holdfast/v1/spend_pb";
@@ -43,6 +46,13 @@ const evidenceOf = {
   OPERATOR: VoidEvidence.OPERATOR,
   NEVER_BOUND: VoidEvidence.NEVER_BOUND,
 } as const satisfies Record<domain.VoidEvidence, VoidEvidence>;
+
+const findingOf = {
+  OPEN: ReconciliationFinding.OPEN,
+  ABSENT: ReconciliationFinding.ABSENT,
+  UNREADABLE: ReconciliationFinding.UNREADABLE,
+  UNCLEAR: ReconciliationFinding.UNCLEAR,
+} as const satisfies Record<domain.Finding, ReconciliationFinding>;
 
 export const dispositionOf = {
   GRANTED: Disposition.GRANTED,
@@ -82,6 +92,12 @@ export function evidenceFrom(value: VoidEvidence): domain.VoidEvidence {
   const evidence = keyOf(evidenceOf, value);
   if (evidence === undefined) throw invalidField("evidence", "must be set: say what proves that no charge exists.");
   return evidence;
+}
+
+export function findingFrom(value: ReconciliationFinding): domain.Finding {
+  const finding = keyOf(findingOf, value);
+  if (finding === undefined) throw invalidField("finding", "must be set: say what asking the vendor has found.");
+  return finding;
 }
 
 export function stateFrom(value: AuthorizationState): domain.AuthorizationState {
@@ -138,6 +154,10 @@ export function authorizationMessage(authorization: domain.Authorization): Autho
     ...(authorization.commitTime === undefined ? {} : { commitTime: timestampMessage(authorization.commitTime) }),
     ...(authorization.voidEvidence === undefined ? {} : { voidEvidence: evidenceOf[authorization.voidEvidence] }),
     ...(authorization.voidTime === undefined ? {} : { voidTime: timestampMessage(authorization.voidTime) }),
+    ...(authorization.inDoubtTime === undefined ? {} : { inDoubtTime: timestampMessage(authorization.inDoubtTime) }),
+    ...(authorization.reconciliation === undefined
+      ? {}
+      : { reconciliation: reconciliationMessage(authorization.reconciliation) }),
   };
   return create(AuthorizationSchema, {
     name: formatAuthorizationName(authorization),
@@ -160,6 +180,18 @@ export function authorizationMessage(authorization: domain.Authorization): Autho
     voidReason: authorization.voidReason ?? "",
     traceId: authorization.traceId,
     ...optional,
+  });
+}
+
+function reconciliationMessage(reconciliation: domain.Reconciliation): ReconciliationMessage {
+  const { nextTime, absentSinceTime } = reconciliation;
+  return create(ReconciliationSchema, {
+    finding: findingOf[reconciliation.finding],
+    lastTime: timestampMessage(reconciliation.lastTime),
+    count: reconciliation.count,
+    note: reconciliation.note,
+    ...(nextTime === undefined ? {} : { nextTime: timestampMessage(nextTime) }),
+    ...(absentSinceTime === undefined ? {} : { absentSinceTime: timestampMessage(absentSinceTime) }),
   });
 }
 

@@ -3,11 +3,21 @@ import { formatMicros } from "../domain/money.ts";
 import type { Authorization } from "../domain/spend.ts";
 import type { Settled } from "../store/spend.ts";
 
-/** The authorization of a settling call that went through. Throws the refusal of one that did not. */
-export function requireSettled(result: Settled): Authorization {
-  if (result.errorReason !== undefined) throw refusal(result.errorReason, result.authorization);
-  if (result.authorization === undefined) throw new Error("a settled call has no authorization");
-  return result.authorization;
+/** How long a vendor object in a known, unfinished state is followed before it is in doubt: 7 days. */
+export const followForMsDefault = 7 * 86_400_000;
+
+/**
+ * The authorization of a settling call that went through. Throws the refusal of one that did not; `stateNotAllowed` is
+ * its message where the call is not possible in the authorization's state.
+ */
+export function requireSettled(result: Settled, stateNotAllowed?: string): Authorization {
+  const { errorReason, authorization } = result;
+  if (errorReason === "STATE_NOT_ALLOWED" && stateNotAllowed !== undefined) {
+    throw new HoldfastError(errorReason, stateNotAllowed, { metadata: metadataOf(authorization) });
+  }
+  if (errorReason !== undefined) throw refusal(errorReason, authorization);
+  if (authorization === undefined) throw new Error("a settled call has no authorization");
+  return authorization;
 }
 
 function refusal(reason: ErrorReasonName, authorization: Authorization | undefined): HoldfastError {
@@ -41,7 +51,7 @@ function describe(reason: ErrorReasonName, authorization: Authorization | undefi
     case "REFERENCE_ALREADY_COMMITTED":
       return "This vendor reference settles another authorization. It has been kept as a contradiction; tell an operator.";
     case "EVIDENCE_INSUFFICIENT":
-      return "The evidence does not prove that no charge exists. The authorization is IN_DOUBT and keeps its headroom.";
+      return `The evidence does not prove that no charge exists. The authorization is ${authorization?.state ?? "open"} and keeps its headroom.`;
     case "ALREADY_BOUND":
       return "Another vendor object is bound. Cancel yours and continue with the reference in the metadata.";
     case "STATE_NOT_ALLOWED":

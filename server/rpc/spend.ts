@@ -26,7 +26,7 @@ import { type Principal, principalOf } from "./auth.ts";
 import { authorizeCommand, authorizeResponse } from "./authorize.ts";
 import { authorizationMessage, evidenceFrom, millisecondsFrom, moneyFrom } from "./convert.ts";
 import { type ErrorLog, toRequestError } from "./errors.ts";
-import { requireSettled } from "./settle.ts";
+import { followForMsDefault, requireSettled } from "./settle.ts";
 import { currentTraceId } from "./trace.ts";
 import { validateMessage } from "./validate.ts";
 
@@ -50,8 +50,6 @@ type SpendMethods = Pick<
   | "bindVendorReference"
   | "getAuthorization"
 >;
-
-const followForMsDefault = 7 * 86_400_000;
 
 /** Authorizing, settling and reading spends. */
 export function spendMethods(dependencies: SpendDependencies): SpendMethods {

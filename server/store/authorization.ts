@@ -1,5 +1,13 @@
 import { toMicros } from "../domain/money.ts";
-import type { Authorization, AuthorizationState, Direction, Settlement, VoidEvidence } from "../domain/spend.ts";
+import type {
+  Authorization,
+  AuthorizationState,
+  Direction,
+  Finding,
+  Reconciliation,
+  Settlement,
+  VoidEvidence,
+} from "../domain/spend.ts";
 
 /** A row of `authorizationColumns`. int8 arrives as bigint, times as microseconds since 1970. */
 export interface AuthorizationRow {
@@ -32,6 +40,13 @@ export interface AuthorizationRow {
   readonly void_evidence: string | null;
   readonly void_reason: string | null;
   readonly void_time: bigint | null;
+  readonly in_doubt_time: bigint | null;
+  readonly reconciliation_finding: string | null;
+  readonly reconciliation_count: number;
+  readonly reconciliation_note: string;
+  readonly reconciliation_time: bigint | null;
+  readonly reconciliation_next_time: bigint | null;
+  readonly absent_since_time: bigint | null;
   readonly trace_id: string;
 }
 
@@ -62,9 +77,22 @@ export function authorizationColumns(row: string): string {
     "refunded_micros",
     "void_evidence",
     "void_reason",
+    "reconciliation_finding",
+    "reconciliation_count",
+    "reconciliation_note",
     "trace_id",
   ];
-  const times = ["grant_time", "hold_expire_time", "follow_until_time", "commit_time", "void_time"];
+  const times = [
+    "grant_time",
+    "hold_expire_time",
+    "follow_until_time",
+    "commit_time",
+    "void_time",
+    "in_doubt_time",
+    "reconciliation_time",
+    "reconciliation_next_time",
+    "absent_since_time",
+  ];
   return [
     ...plain.map((column) => `${row}.${column}`),
     ...times.map((column) => `${epochMicros(`${row}.${column}`)} as ${column}`),
@@ -111,6 +139,21 @@ export function readAuthorization(row: AuthorizationRow): Authorization | undefi
     voidEvidence: (row.void_evidence as VoidEvidence | null) ?? undefined,
     voidReason: row.void_reason ?? undefined,
     voidTime: row.void_time ?? undefined,
+    inDoubtTime: row.in_doubt_time ?? undefined,
+    reconciliation: readReconciliation(row),
     traceId: row.trace_id,
+  };
+}
+
+function readReconciliation(row: AuthorizationRow): Reconciliation | undefined {
+  if (row.reconciliation_finding === null || row.reconciliation_time === null) return undefined;
+  const isSettled = row.state === "COMMITTED" || row.state === "VOIDED";
+  return {
+    finding: row.reconciliation_finding as Finding,
+    lastTime: row.reconciliation_time,
+    count: row.reconciliation_count,
+    nextTime: isSettled ? undefined : (row.reconciliation_next_time ?? undefined),
+    absentSinceTime: row.absent_since_time ?? undefined,
+    note: row.reconciliation_note,
   };
 }

@@ -65,6 +65,8 @@ create table holdfast.authorizations (
   body_fingerprint text not null,
   grant_time timestamp with time zone not null,
   hold_expire_time timestamp with time zone not null,
+  latest_hold_expire_time timestamp with time zone not null,
+  in_doubt_time timestamp with time zone,
   vendor_reference text,
   bind_time timestamp with time zone,
   vendor_state text default ''::text not null,
@@ -79,6 +81,13 @@ create table holdfast.authorizations (
   lease text,
   fencing_token bigint,
   trace_id text default ''::text not null,
+  reconciliation_finding text,
+  reconciliation_first_time timestamp with time zone,
+  reconciliation_time timestamp with time zone,
+  reconciliation_next_time timestamp with time zone,
+  reconciliation_count integer default 0 not null,
+  reconciliation_note text default ''::text not null,
+  absent_since_time timestamp with time zone,
   constraint authorizations_amount_check CHECK (((amount_micros >= 1) AND (amount_micros <= '1000000000000000000'::bigint))),
   constraint authorizations_committed_check CHECK ((committed_micros >= 0)),
   constraint authorizations_direction_check CHECK (((direction = ANY (ARRAY['SPEND'::text, 'REFUND'::text])) AND ((direction = 'REFUND'::text) OR (refund_of = ''::text)))),
@@ -87,12 +96,14 @@ create table holdfast.authorizations (
   constraint authorizations_held_check CHECK (((held_micros >= amount_micros) AND (held_micros <= '1000000000000000000'::bigint))),
   constraint authorizations_idempotency_key_check CHECK ((idempotency_key ~ '^[0-9a-f]{32}$'::text)),
   constraint authorizations_identity_check CHECK ((((length(customer_id) >= 1) AND (length(customer_id) <= 128)) AND ((length(billing_period) >= 1) AND (length(billing_period) <= 128)) AND ((length(purpose) >= 1) AND (length(purpose) <= 128)) AND (POSITION((':'::text) IN (customer_id)) = 0) AND (POSITION((':'::text) IN (billing_period)) = 0))),
+  constraint authorizations_latest_hold_check CHECK ((latest_hold_expire_time >= hold_expire_time)),
   constraint authorizations_lengths_check CHECK (((length(attempt_id) = 32) AND (length(vendor) <= 32) AND (length(vendor_account) <= 128) AND (length(endpoint) <= 256) AND (length(body_fingerprint) <= 64) AND (length(vendor_reference) <= 255) AND (length(refund_of) <= 255) AND (length(vendor_state) <= 64) AND (length(void_reason) <= 500) AND (length(lease) <= 128) AND (length(trace_id) <= 32))),
   constraint authorizations_pkey PRIMARY KEY (workspace_id, spend_key, generation),
+  constraint authorizations_reconciliation_check CHECK (((reconciliation_finding = ANY (ARRAY['OPEN'::text, 'ABSENT'::text, 'UNREADABLE'::text, 'UNCLEAR'::text])) AND ((reconciliation_finding IS NULL) = (reconciliation_count = 0)) AND ((reconciliation_finding IS NULL) = (reconciliation_time IS NULL)) AND ((reconciliation_finding IS NULL) = (reconciliation_first_time IS NULL)) AND ((absent_since_time IS NULL) OR (reconciliation_finding = 'ABSENT'::text)) AND (length(reconciliation_note) <= 500))),
   constraint authorizations_refunded_check CHECK (((refunded_micros >= (0)::numeric) AND ((refunded_micros = (0)::numeric) OR (state = 'COMMITTED'::text)))),
   constraint authorizations_settlement_check CHECK (((settlement = ANY (ARRAY['TWO_STEP'::text, 'RESEND_SAFE'::text, 'SEND_ONCE'::text])) AND ((settlement = 'RESEND_SAFE'::text) = (resend_safe_for IS NOT NULL)) AND ((resend_safe_for IS NULL) OR (resend_safe_for <= '23:00:00'::interval)))),
   constraint authorizations_spend_key_check CHECK ((spend_key ~ '^[0-9a-f]{32}$'::text)),
-  constraint authorizations_state_check CHECK (((state = ANY (ARRAY['HELD'::text, 'COMMITTED'::text, 'VOIDED'::text, 'IN_DOUBT'::text])) AND ((state = 'COMMITTED'::text) = (commit_time IS NOT NULL)) AND ((state = 'COMMITTED'::text) = (committed_micros IS NOT NULL)) AND ((state = 'COMMITTED'::text) = (committed_currency IS NOT NULL)) AND ((state = 'VOIDED'::text) = (void_time IS NOT NULL)) AND ((state = 'VOIDED'::text) = (void_evidence IS NOT NULL)) AND ((state <> 'COMMITTED'::text) OR (vendor_reference IS NOT NULL)))),
+  constraint authorizations_state_check CHECK (((state = ANY (ARRAY['HELD'::text, 'COMMITTED'::text, 'VOIDED'::text, 'IN_DOUBT'::text])) AND ((state = 'COMMITTED'::text) = (commit_time IS NOT NULL)) AND ((state = 'COMMITTED'::text) = (committed_micros IS NOT NULL)) AND ((state = 'COMMITTED'::text) = (committed_currency IS NOT NULL)) AND ((state = 'VOIDED'::text) = (void_time IS NOT NULL)) AND ((state = 'VOIDED'::text) = (void_evidence IS NOT NULL)) AND ((state <> 'COMMITTED'::text) OR (vendor_reference IS NOT NULL)) AND ((state = 'IN_DOUBT'::text) = (in_doubt_time IS NOT NULL)))),
   constraint authorizations_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
 );
 
@@ -154,7 +165,12 @@ create table holdfast.contradictions (
   counted_micros bigint not null,
   attempt_id text not null,
   create_time timestamp with time zone not null,
+  contradiction_id text not null,
+  close_time timestamp with time zone,
+  close_reason text,
   constraint contradictions_amount_check CHECK (((amount_micros >= 0) AND (counted_micros >= 0))),
+  constraint contradictions_close_check CHECK ((((close_time IS NULL) = (close_reason IS NULL)) AND ((length(close_reason) >= 1) AND (length(close_reason) <= 500)))),
+  constraint contradictions_id_check CHECK ((contradiction_id ~ '^[0-9a-f]{32}$'::text)),
   constraint contradictions_kind_check CHECK ((kind = ANY (ARRAY['COMMIT_AFTER_VOID'::text, 'OTHER_REFERENCE'::text, 'OTHER_AMOUNT'::text, 'REFERENCE_OF_ANOTHER_SPEND'::text]))),
   constraint contradictions_pkey PRIMARY KEY (workspace_id, vendor, vendor_account, vendor_reference, spend_key, generation)
 );
@@ -271,7 +287,17 @@ CREATE INDEX authorizations_grant_time_idx ON holdfast.authorizations USING btre
 
 CREATE INDEX authorizations_open_idx ON holdfast.authorizations USING btree (workspace_id, hold_expire_time) WHERE (state = ANY (ARRAY['HELD'::text, 'IN_DOUBT'::text]));
 
+CREATE INDEX authorizations_unsettled_idx ON holdfast.authorizations USING btree (workspace_id, vault_key_id, grant_time, spend_key, generation) WHERE ((state = 'IN_DOUBT'::text) OR ((state = 'HELD'::text) AND (vendor_state <> ''::text)));
+
 CREATE INDEX authorizations_vendor_reference_idx ON holdfast.authorizations USING btree (workspace_id, vendor, vendor_account, vendor_reference) WHERE (vendor_reference IS NOT NULL);
+
+CREATE INDEX contradictions_create_time_idx ON holdfast.contradictions USING btree (workspace_id, create_time DESC, contradiction_id DESC);
+
+CREATE UNIQUE INDEX contradictions_id_idx ON holdfast.contradictions USING btree (workspace_id, contradiction_id);
+
+CREATE INDEX contradictions_open_idx ON holdfast.contradictions USING btree (workspace_id, create_time DESC, contradiction_id DESC) WHERE (close_time IS NULL);
+
+-- function holdfast.absence_proven(p_row authorizations, p_now timestamp with time zone) returns boolean
 
 -- function holdfast.acquire_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_ttl interval, p_actor_id text, p_trace_id text) returns TABLE(answer text, lease_row billing_leases, remaining_ms bigint)
 
@@ -283,11 +309,21 @@ CREATE INDEX authorizations_vendor_reference_idx ON holdfast.authorizations USIN
 
 -- function holdfast.clock() returns timestamp with time zone
 
--- function holdfast.commit_batch(p_workspace text, p_requests jsonb) returns TABLE(ord integer, error_reason text, over_committed boolean, authorization_row authorizations)
+-- function holdfast.close_contradiction(p_workspace text, p_contradiction_id text, p_operator_id text, p_reason text, p_trace_id text) returns SETOF contradictions
+
+-- function holdfast.commit_batch(p_workspace text, p_requests jsonb) returns TABLE(ord integer, error_reason text, over_committed boolean, hold_left interval, authorization_row authorizations)
+
+-- function holdfast.contradiction_id(p_workspace text, p_vendor text, p_vendor_account text, p_vendor_reference text, p_spend_key text, p_generation integer) returns text
+
+-- function holdfast.doubt_authorization(p_row authorizations, p_now timestamp with time zone) returns void
 
 -- function holdfast.endpoint_allowed(p_templates text[], p_endpoint text) returns boolean
 
+-- function holdfast.hold_end(p_row authorizations) returns timestamp with time zone
+
 -- function holdfast.idempotency_key(p_customer text, p_period text, p_purpose text, p_generation integer) returns text
+
+-- function holdfast.in_doubt_since(p_row authorizations, p_now timestamp with time zone) returns timestamp with time zone
 
 -- function holdfast.increase_hold(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_amount_micros bigint, p_currency text, p_trace_id text) returns TABLE(error_reason text, rule text, cap_id text, window_label text, window_end timestamp with time zone, limit_micros bigint, committed_micros numeric, held_micros numeric, cap_currency text, authorization_row authorizations)
 
@@ -295,11 +331,19 @@ CREATE INDEX authorizations_vendor_reference_idx ON holdfast.authorizations USIN
 
 -- function holdfast.matching_caps(p_workspace text, p_requests jsonb, p_now timestamp with time zone) returns TABLE(ord integer, cap_id text, label text, subject text, unpinned boolean)
 
+-- function holdfast.next_reconciliation(p_first timestamp with time zone, p_now timestamp with time zone) returns timestamp with time zone
+
 -- function holdfast.release_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_token bigint, p_completed boolean, p_actor_id text, p_trace_id text) returns TABLE(released boolean, lease_row billing_leases)
 
 -- function holdfast.renew_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_token bigint, p_ttl interval, p_actor_id text, p_trace_id text) returns TABLE(renewed boolean, lease_row billing_leases, remaining_ms bigint)
 
+-- function holdfast.report_reconciliation(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_finding text, p_vendor_reference text, p_vendor_state text, p_note text, p_follow_for interval, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
+
 -- function holdfast.report_unknown(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_reason text, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
+
+-- function holdfast.resolution_detail(p_reason text) returns jsonb
+
+-- function holdfast.resolve_void(p_workspace text, p_spend_key text, p_generation integer, p_operator_id text, p_vendor_reference text, p_reason text, p_trace_id text) returns TABLE(error_reason text, hold_left interval, authorization_row authorizations)
 
 -- function holdfast.share_policy(p_workspace text) returns void
 

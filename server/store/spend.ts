@@ -27,7 +27,8 @@ const authorizeBatchStatement = statement(
 
 const commitBatchStatement = statement(
   "commit_batch",
-  `select f.error_reason, f.over_committed, ${authorizationColumns("(f.authorization_row)")}
+  `select f.error_reason, f.over_committed, ${holdLeftMs("f.hold_left")} as hold_left_ms,
+     ${authorizationColumns("(f.authorization_row)")}
    from holdfast.commit_batch($1::text, $2::jsonb) as f
    order by f.ord`,
 );
@@ -104,14 +105,17 @@ export interface Settled {
 
 export interface CommitResult extends Settled {
   readonly overCommitted: boolean;
+  /** How long the attempt's hold still runs that a resolution was refused for. */
+  readonly holdLeftMs: number | undefined;
 }
 
-interface SettledRow extends AuthorizationRow {
+export interface SettledRow extends AuthorizationRow {
   readonly error_reason: ErrorReasonName | null;
 }
 
 interface CommitRow extends SettledRow {
   readonly over_committed: boolean;
+  readonly hold_left_ms: bigint | null;
 }
 
 /** Judges a batch of one workspace in arrival order; one statement, one commit. Answers in the same order. */
@@ -143,10 +147,15 @@ export async function commitBatch(
       actor_kind: command.actor.kind,
       actor_id: command.actor.id,
       trace_id: command.traceId,
+      resolution: command.resolution ?? null,
     })),
   );
   const rows = await run<CommitRow>(database, commitBatchStatement, [workspace, requests]);
-  return rows.map((row) => ({ ...readSettled(row), overCommitted: row.over_committed }));
+  return rows.map((row) => ({
+    ...readSettled(row),
+    overCommitted: row.over_committed,
+    holdLeftMs: row.hold_left_ms === null ? undefined : Number(row.hold_left_ms),
+  }));
 }
 
 export interface VoidCommand {
@@ -330,11 +339,16 @@ function authorizeRequest(command: AuthorizeCommand, index: number): object {
   };
 }
 
+/** An interval as whole milliseconds, rounded up. */
+export function holdLeftMs(expression: string): string {
+  return `ceil(extract(epoch from ${expression}) * 1000)::bigint`;
+}
+
 function milliseconds(ms: number): string {
   return `${ms} milliseconds`;
 }
 
-function readSettled(row: SettledRow): Settled {
+export function readSettled(row: SettledRow): Settled {
   return { errorReason: row.error_reason ?? undefined, authorization: readAuthorization(row) };
 }
 

@@ -207,8 +207,8 @@ describe("the life of a spend", () => {
     const request = asks({ settlement: Settlement.SEND_ONCE });
     const { name } = await grant(request);
     const { attemptId = "" } = request;
-    const evidence = VoidEvidence.ABSENT_AFTER_QUARANTINE;
-    expect(await refusal(spends.voidSpend({ authorization: name, attemptId, evidence }))).toMatchObject({
+    const refused = { authorization: name, attemptId, evidence: VoidEvidence.VENDOR_REFUSED, vendorStatus: 500 };
+    expect(await refusal(spends.voidSpend(refused))).toMatchObject({
       code: Code.FailedPrecondition,
       reason: "EVIDENCE_INSUFFICIENT",
       metadata: { state: "IN_DOUBT" },

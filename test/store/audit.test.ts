@@ -126,7 +126,7 @@ describe("a change is one event", () => {
     ["commit pi_1", "spend.committed"],
     ["void, never sent", "spend.voided"],
     ["void, operator", "spend.voided"],
-    ["void, absent", "spend.in_doubt"],
+    ["void, never bound", "spend.in_doubt"],
     ["report unknown", "spend.in_doubt"],
   ] as const)("%s", async (name, kind) => {
     const one = await subject();
@@ -134,7 +134,7 @@ describe("a change is one event", () => {
     const found = await added(() => operation(one));
     expect(found.map((event) => event.kind)).toEqual([kind]);
     const again = await added(() => operation(one));
-    expect(again.map((event) => event.kind)).toEqual(name === "void, absent" ? [kind] : []);
+    expect(again.map((event) => event.kind)).toEqual(name === "void, never bound" ? [kind] : []);
   });
 
   test("of a bind and of a contradiction, which is written once", async () => {

@@ -48,10 +48,13 @@ async function rowsOf(granting: Granting): Promise<Map<string, Row[]>> {
   return byCustomer;
 }
 
+// What follows from the state, or from when the vendor is asked: test/store/reconcile.test.ts and doubt.test.ts.
+const derived = new Set(["state", "in_doubt_time", "latest_hold_expire_time", "reconciliation_next_time"]);
+
 /** "HELD", or "VOIDED HELD" where there are two generations, and the columns of the first that changed. */
 function describeRows(before: Row, after: readonly Row[]): string {
   const changed = Object.keys(before).filter(
-    (column) => column !== "state" && JSON.stringify(before[column]) !== JSON.stringify(after[0]?.[column]),
+    (column) => !derived.has(column) && JSON.stringify(before[column]) !== JSON.stringify(after[0]?.[column]),
   );
   return [after.map((row) => row["state"]).join(" "), ...changed].join(" ");
 }

@@ -152,6 +152,9 @@ create table holdfast.authorizations (
   body_fingerprint text not null,
   grant_time timestamptz not null,
   hold_expire_time timestamptz not null,
+  -- The latest that any attempt of this generation was told: until then a request of it may leave.
+  latest_hold_expire_time timestamptz not null,
+  in_doubt_time timestamptz,
   vendor_reference text,
   bind_time timestamptz,
   vendor_state text not null default '',
@@ -167,6 +170,14 @@ create table holdfast.authorizations (
   lease text,
   fencing_token bigint,
   trace_id text not null default '',
+  -- What asking the vendor has found since the last attempt ended. A time without a finding: when to ask first.
+  reconciliation_finding text,
+  reconciliation_first_time timestamptz,
+  reconciliation_time timestamptz,
+  reconciliation_next_time timestamptz,
+  reconciliation_count integer not null default 0,
+  reconciliation_note text not null default '',
+  absent_since_time timestamptz,
   constraint authorizations_pkey primary key (workspace_id, spend_key, generation),
   constraint authorizations_workspace_fkey foreign key (workspace_id) references holdfast.workspaces (workspace_id),
   constraint authorizations_spend_key_check check (spend_key ~ '^[0-9a-f]{32}$'),
@@ -196,6 +207,16 @@ create table holdfast.authorizations (
     and (state = 'VOIDED') = (void_time is not null)
     and (state = 'VOIDED') = (void_evidence is not null)
     and (state <> 'COMMITTED' or vendor_reference is not null)
+    and (state = 'IN_DOUBT') = (in_doubt_time is not null)
+  ),
+  constraint authorizations_latest_hold_check check (latest_hold_expire_time >= hold_expire_time),
+  constraint authorizations_reconciliation_check check (
+    reconciliation_finding in ('OPEN', 'ABSENT', 'UNREADABLE', 'UNCLEAR')
+    and (reconciliation_finding is null) = (reconciliation_count = 0)
+    and (reconciliation_finding is null) = (reconciliation_time is null)
+    and (reconciliation_finding is null) = (reconciliation_first_time is null)
+    and (absent_since_time is null or reconciliation_finding = 'ABSENT')
+    and length(reconciliation_note) <= 500
   ),
   constraint authorizations_evidence_check check (
     void_evidence in (
@@ -213,6 +234,12 @@ create table holdfast.authorizations (
 -- The open holds, for the expiry sweep and for the exposure of a revoked key. Settled rows are not in it.
 create index authorizations_open_idx on holdfast.authorizations (workspace_id, hold_expire_time)
   where state in ('HELD', 'IN_DOUBT');
+
+-- What the vendor may be asked about. A hold that runs is not in it, so that a grant does not pay for it; one that has
+-- run out is found by its time, until the sweep has written it down.
+create index authorizations_unsettled_idx
+  on holdfast.authorizations (workspace_id, vault_key_id, grant_time, spend_key, generation)
+  where state = 'IN_DOUBT' or (state = 'HELD' and vendor_state <> '');
 
 create index authorizations_grant_time_idx
   on holdfast.authorizations (workspace_id, grant_time desc, spend_key, generation);
@@ -285,13 +312,29 @@ create table holdfast.contradictions (
   counted_micros bigint not null,
   attempt_id text not null,
   create_time timestamptz not null,
+  -- The primary key in one name.
+  contradiction_id text not null,
+  close_time timestamptz,
+  close_reason text,
   constraint contradictions_pkey primary key
     (workspace_id, vendor, vendor_account, vendor_reference, spend_key, generation),
+  constraint contradictions_id_check check (contradiction_id ~ '^[0-9a-f]{32}$'),
+  constraint contradictions_close_check check (
+    (close_time is null) = (close_reason is null) and length(close_reason) between 1 and 500
+  ),
   constraint contradictions_kind_check check (
     kind in ('COMMIT_AFTER_VOID', 'OTHER_REFERENCE', 'OTHER_AMOUNT', 'REFERENCE_OF_ANOTHER_SPEND')
   ),
   constraint contradictions_amount_check check (amount_micros >= 0 and counted_micros >= 0)
 );
+
+create unique index contradictions_id_idx on holdfast.contradictions (workspace_id, contradiction_id);
+
+create index contradictions_create_time_idx
+  on holdfast.contradictions (workspace_id, create_time desc, contradiction_id desc);
+
+create index contradictions_open_idx
+  on holdfast.contradictions (workspace_id, create_time desc, contradiction_id desc) where close_time is null;
 
 -- Never deleted: the fencing token must grow for ever.
 create table holdfast.billing_leases (
@@ -371,6 +414,43 @@ as $$
   select left(encode(sha256(convert_to(
     p_customer || ':' || p_period || ':' || p_purpose
       || case when p_generation = 1 then '' else chr(10) || 'g' || p_generation end, 'UTF8')), 'hex'), 32)
+$$;
+
+-- The name of a contradiction. No part of its key contains a line feed.
+create function holdfast.contradiction_id(
+  p_workspace text, p_vendor text, p_vendor_account text, p_vendor_reference text, p_spend_key text,
+  p_generation integer
+) returns text
+language sql immutable parallel safe
+as $$
+  select left(encode(sha256(convert_to(
+    p_workspace || chr(10) || p_vendor || chr(10) || p_vendor_account || chr(10) || p_vendor_reference || chr(10)
+      || p_spend_key || chr(10) || p_generation, 'UTF8')), 'hex'), 32)
+$$;
+
+-- When a held authorization ends to be an attempt's or followed. A one-call object with a state of the vendor has been
+-- sent: only how long it is followed counts.
+create function holdfast.hold_end(p_row holdfast.authorizations) returns timestamptz
+language sql immutable parallel safe
+as $$
+  select case
+    when p_row.vendor_state = '' then p_row.hold_expire_time
+    when p_row.settlement = 'TWO_STEP' then greatest(p_row.hold_expire_time, p_row.follow_until_time)
+    else p_row.follow_until_time
+  end
+$$;
+
+-- Since when the outcome of an authorization is unknown, null where it is known or an attempt may still be at it. Also
+-- where only the clock has decided it yet, so that nothing depends on when the sweep came by. A two-step that was never
+-- bound is void then, and not in doubt.
+create function holdfast.in_doubt_since(p_row holdfast.authorizations, p_now timestamptz) returns timestamptz
+language sql immutable parallel safe
+as $$
+  select case
+    when p_row.state = 'IN_DOUBT' then p_row.in_doubt_time
+    when p_row.state <> 'HELD' or (p_row.settlement = 'TWO_STEP' and p_row.vendor_reference is null) then null
+    when holdfast.hold_end(p_row) <= p_now then holdfast.hold_end(p_row)
+  end
 $$;
 
 -- Whether a policy's template allows an endpoint: same method, same number of segments, each equal or matched

@@ -82,11 +82,13 @@ begin
     insert into holdfast.authorizations (
       workspace_id, spend_key, generation, customer_id, billing_period, purpose, idempotency_key, vault_key_id, vendor,
       vendor_account, endpoint, currency, amount_micros, held_micros, direction, refund_of, settlement,
-      resend_safe_for, state, attempt_id, told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time, lease, fencing_token, trace_id
+      resend_safe_for, state, attempt_id, told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time,
+      latest_hold_expire_time, lease, fencing_token, trace_id
     )
     select p_workspace, c.spend_key, 1, c.customer_id, c.billing_period, c.purpose, c.spend_key, c.vault_key_id,
       c.vendor, c.vendor_account, c.endpoint, c.currency, c.amount_micros, c.amount_micros, c.direction,
-      c.refund_of, c.settlement, c.resend_safe_for, 'HELD', c.attempt_id, false, c.body_fingerprint, v_now, v_now + c.hold_for, c.lease, c.fencing_token, c.trace_id
+      c.refund_of, c.settlement, c.resend_safe_for, 'HELD', c.attempt_id, false, c.body_fingerprint, v_now,
+      v_now + c.hold_for, v_now + c.hold_for, c.lease, c.fencing_token, c.trace_id
     from (
       select distinct on (x.spend_key) x.*
       from jsonb_to_recordset(p_requests) as x (
@@ -319,8 +321,14 @@ begin
       ) then
         update holdfast.authorizations t set
             state = 'HELD', attempt_id = r.attempt_id, told_may_have_been_sent = true,
-            hold_expire_time = v_now + r.hold_for, vendor_state = '', follow_until_time = null,
-            lease = r.lease, fencing_token = r.fencing_token
+            hold_expire_time = v_now + r.hold_for,
+            latest_hold_expire_time = greatest(t.latest_hold_expire_time, v_now + r.hold_for),
+            in_doubt_time = null, vendor_state = '', follow_until_time = null,
+            lease = r.lease, fencing_token = r.fencing_token,
+            -- What was seen before this attempt says nothing about it.
+            reconciliation_finding = null, reconciliation_first_time = null, reconciliation_time = null,
+            reconciliation_next_time = null, reconciliation_count = 0, reconciliation_note = '',
+            absent_since_time = null
           where t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;
         d_disposition[r.ord] := 'GRANTED';
         d_sent[r.ord] := true;
@@ -333,10 +341,10 @@ begin
           d_fields[r.ord] := 'body_fingerprint';
         end if;
         if a.state = 'HELD' then
-          update holdfast.authorizations t set state = 'IN_DOUBT', vendor_state = '', follow_until_time = null
-            where t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;
+          perform holdfast.doubt_authorization(a, v_now);
           d_kind[r.ord] := 'spend.in_doubt';
-          a.state := 'IN_DOUBT'; a.vendor_state := ''; a.follow_until_time := null;
+          select t.* into a from holdfast.authorizations t
+            where t.workspace_id = p_workspace and t.spend_key = r.spend_key and t.generation = a.generation;
         end if;
         d_row[r.ord] := a;
         continue;
@@ -399,13 +407,15 @@ begin
       insert into holdfast.authorizations (
         workspace_id, spend_key, generation, customer_id, billing_period, purpose, idempotency_key, vault_key_id,
         vendor, vendor_account, endpoint, currency, amount_micros, held_micros, direction, refund_of, settlement,
-        resend_safe_for, state, attempt_id, told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time, lease, fencing_token, trace_id
+        resend_safe_for, state, attempt_id, told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time,
+      latest_hold_expire_time, lease, fencing_token, trace_id
       ) values (
         p_workspace, r.spend_key, v_start, r.customer_id, r.billing_period, r.purpose,
         holdfast.idempotency_key(r.customer_id, r.billing_period, r.purpose, v_start), r.vault_key_id, r.vendor,
         r.vendor_account, r.endpoint, r.currency, r.amount_micros, r.amount_micros, r.direction, r.refund_of,
         r.settlement, r.resend_safe_for, 'HELD',
-        r.attempt_id, false, r.body_fingerprint, v_now, v_now + r.hold_for, r.lease, r.fencing_token, r.trace_id
+        r.attempt_id, false, r.body_fingerprint, v_now, v_now + r.hold_for, v_now + r.hold_for, r.lease,
+        r.fencing_token, r.trace_id
       );
     end if;
     v_figures := '[]';
@@ -502,6 +512,16 @@ as $$
     and (c.scope_purpose is null or c.scope_purpose = x.purpose)
 $$;
 
+-- Writes down that the outcome of one locked, open authorization is unknown, since the clock has decided it or since now.
+create function holdfast.doubt_authorization(p_row holdfast.authorizations, p_now timestamptz) returns void
+language sql volatile
+as $$
+  update holdfast.authorizations t set
+      state = 'IN_DOUBT', in_doubt_time = coalesce(holdfast.in_doubt_since(p_row, p_now), p_now),
+      vendor_state = '', follow_until_time = null
+    where t.workspace_id = p_row.workspace_id and t.spend_key = p_row.spend_key and t.generation = p_row.generation
+$$;
+
 -- Voids one locked, open authorization and gives its headroom back.
 create function holdfast.void_authorization(
   p_row holdfast.authorizations, p_now timestamptz, p_evidence text, p_reason text, p_actor_kind text,
@@ -522,8 +542,8 @@ begin
       and n.workspace_id = h.workspace_id and n.cap_id = h.cap_id and n.window_label = h.window_label
       and n.subject = h.subject;
   update holdfast.authorizations t set
-      state = 'VOIDED', void_evidence = p_evidence, void_reason = p_reason, void_time = p_now, vendor_state = '',
-      follow_until_time = null
+      state = 'VOIDED', void_evidence = p_evidence, void_reason = p_reason, void_time = p_now, in_doubt_time = null,
+      vendor_state = '', follow_until_time = null
     where t.workspace_id = p_row.workspace_id and t.spend_key = p_row.spend_key and t.generation = p_row.generation;
   perform holdfast.append_audit(
     p_row.workspace_id, p_now, 'spend.voided', p_actor_kind, p_actor_id, p_trace_id,

@@ -4,10 +4,13 @@
 -- A refund that is committed adjusts the authorization of the charge that it names, once, and gives headroom back to
 -- the caps that say so, in the windows of that charge: what is refunded, and never more than was committed there.
 --
+-- A commit with a resolution is an operator's word about the vendor, and is refused while an attempt is in the middle of
+-- its call.
+--
 -- Locks: authorizations by (generation, spend key), refunded ones among them -> vendor charges -> counters, each sorted.
 create function holdfast.commit_batch(p_workspace text, p_requests jsonb)
 returns table (
-  ord integer, error_reason text, over_committed boolean, authorization_row holdfast.authorizations
+  ord integer, error_reason text, over_committed boolean, hold_left interval, authorization_row holdfast.authorizations
 )
 language plpgsql volatile
 as $$
@@ -22,7 +25,7 @@ declare
   v_before bigint;
   v_elsewhere boolean;
   v_claims integer;
-  d_error text[] := '{}'; d_over boolean[] := '{}'; d_key text[] := '{}'; d_generation integer[] := '{}';
+  d_error text[] := '{}'; d_left interval[] := '{}'; d_over boolean[] := '{}'; d_key text[] := '{}'; d_generation integer[] := '{}';
   -- What to move on the counters: a settled hold leaves held, an amount enters committed.
   s_key text[] := '{}'; s_generation integer[] := '{}'; s_settles boolean[] := '{}'; s_amount bigint[] := '{}';
   -- Every authorization that is locked, the charges that refunds of the batch name, the caps that get headroom back,
@@ -106,10 +109,11 @@ begin
   for r in
     select x.* from jsonb_to_recordset(p_requests) as x (
       ord integer, spend_key text, generation integer, amount_micros bigint, currency text, vendor_reference text,
-      attempt_id text, actor_kind text, actor_id text, trace_id text
+      attempt_id text, actor_kind text, actor_id text, trace_id text, resolution text
     ) order by x.ord
   loop
     d_key[r.ord] := r.spend_key; d_generation[r.ord] := r.generation; d_over[r.ord] := false; d_error[r.ord] := null;
+    d_left[r.ord] := null;
     v_error := null;
     v_kind := null;
     v_counted := 0;
@@ -125,6 +129,11 @@ begin
       continue;
     end if;
     if cardinality(v_references) > 0 then d_row[r.ord] := a; end if;
+    if r.resolution is not null and a.state = 'HELD' and a.vendor_state = '' and a.hold_expire_time > v_now then
+      d_error[r.ord] := 'STATE_NOT_ALLOWED';
+      d_left[r.ord] := a.hold_expire_time - v_now;
+      continue;
+    end if;
 
     -- A charge that settles another authorization was counted there and is never counted twice.
     v_elsewhere := exists (
@@ -158,7 +167,8 @@ begin
         where (vendor_charges.spend_key, vendor_charges.generation) <> (excluded.spend_key, excluded.generation);
       update holdfast.authorizations t set
           state = 'COMMITTED', committed_micros = r.amount_micros, committed_currency = r.currency,
-          vendor_reference = r.vendor_reference, commit_time = v_now, vendor_state = '', follow_until_time = null
+          vendor_reference = r.vendor_reference, commit_time = v_now, in_doubt_time = null, vendor_state = '',
+          follow_until_time = null
         where t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation
         returning t.* into o;
       if cardinality(v_references) > 0 then d_row[r.ord] := o; end if;
@@ -172,7 +182,8 @@ begin
         p_workspace, v_now, 'spend.committed', r.actor_kind, r.actor_id, r.trace_id,
         jsonb_build_object(
           'vendor_reference', r.vendor_reference, 'committed_micros', r.amount_micros, 'currency', r.currency,
-          'previous_state', a.state, 'over_committed', d_over[r.ord], 'attempt_id', r.attempt_id), a);
+          'previous_state', a.state, 'over_committed', d_over[r.ord], 'attempt_id', r.attempt_id)
+          || holdfast.resolution_detail(r.resolution), a);
 
       if a.refund_of <> '' then
         select t.* into o
@@ -237,13 +248,17 @@ begin
         v_before := null;
         insert into holdfast.contradictions (
           workspace_id, spend_key, generation, vendor, vendor_account, vendor_reference, kind, amount_micros, currency,
-          counted_micros, attempt_id, create_time
+          counted_micros, attempt_id, create_time, contradiction_id
         ) values (
           p_workspace, a.spend_key, a.generation, a.vendor, a.vendor_account, r.vendor_reference, v_kind,
-          r.amount_micros, r.currency, v_counted, r.attempt_id, v_now
+          r.amount_micros, r.currency, v_counted, r.attempt_id, v_now,
+          holdfast.contradiction_id(
+            p_workspace, a.vendor, a.vendor_account, r.vendor_reference, a.spend_key, a.generation)
         );
       elsif v_counted > v_before then
-        update holdfast.contradictions c set amount_micros = r.amount_micros, counted_micros = v_counted
+        -- More than was known when it was closed, if it was.
+        update holdfast.contradictions c set
+            amount_micros = r.amount_micros, counted_micros = v_counted, close_time = null, close_reason = null
           where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
             and c.vendor_reference = r.vendor_reference and c.spend_key = a.spend_key and c.generation = a.generation;
       end if;
@@ -258,7 +273,8 @@ begin
           p_workspace, v_now, 'spend.contradiction', r.actor_kind, r.actor_id, r.trace_id,
           jsonb_build_object(
             'contradiction', v_kind, 'vendor_reference', r.vendor_reference, 'charged_micros', r.amount_micros,
-            'currency', r.currency, 'counted_micros', v_counted, 'attempt_id', r.attempt_id), a, null, v_error);
+            'currency', r.currency, 'counted_micros', v_counted, 'attempt_id', r.attempt_id)
+            || holdfast.resolution_detail(r.resolution), a, null, v_error);
       end if;
     end if;
   end loop;
@@ -297,7 +313,7 @@ begin
     where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.label and n.subject = k.subject;
 
   return query
-    select d.ord::integer, d_error[d.ord], d_over[d.ord], case when d_row[d.ord] is null then t else d_row[d.ord] end
+    select d.ord::integer, d_error[d.ord], d_over[d.ord], d_left[d.ord], case when d_row[d.ord] is null then t else d_row[d.ord] end
     from unnest(d_key, d_generation) with ordinality as d (key, generation, ord)
     left join holdfast.authorizations t
       on t.workspace_id = p_workspace and t.spend_key = d.key and t.generation = d.generation
@@ -305,7 +321,15 @@ begin
 end
 $$;
 
--- Voids an authorization on evidence. Evidence that proves nothing makes it IN_DOUBT and is refused.
+-- What the audit says of an operator's resolution; nothing of any other commit.
+create function holdfast.resolution_detail(p_reason text) returns jsonb
+language sql immutable parallel safe
+as $$
+  select case when p_reason is null then '{}' else jsonb_build_object('resolution', true, 'note', p_reason) end
+$$;
+
+-- Voids an authorization on evidence. Evidence that proves nothing makes it IN_DOUBT and is refused; absence that is not
+-- proven yet is refused and changes nothing, for it is asked about again.
 create function holdfast.void_spend(
   p_workspace text, p_spend_key text, p_generation integer, p_actor_kind text, p_actor_id text, p_attempt_id text,
   p_evidence text, p_vendor_status integer, p_vendor_replayed boolean, p_vendor_reference text, p_reason text,
@@ -333,6 +357,8 @@ begin
   elsif a.state in ('HELD', 'IN_DOUBT') and p_actor_kind = 'vault_key' and a.attempt_id <> p_attempt_id
     -- A tombstone is a fact about the bound object, whoever has seen it.
     and (p_evidence = 'TOMBSTONE' and a.bind_time is not null and a.vendor_reference = p_vendor_reference) is not true
+    -- Nor does it take the holding attempt to see that there is nothing.
+    and p_evidence <> 'ABSENT_AFTER_QUARANTINE'
   then
     v_error := 'ATTEMPT_SUPERSEDED';
   elsif a.state in ('HELD', 'IN_DOUBT') then
@@ -340,6 +366,7 @@ begin
       when p_evidence = 'OPERATOR' then p_actor_kind = 'operator' and p_reason <> ''
       when p_evidence = 'TOMBSTONE' then a.bind_time is not null and a.vendor_reference = p_vendor_reference
       when a.bind_time is not null then false
+      when p_evidence = 'ABSENT_AFTER_QUARANTINE' then holdfast.absence_proven(a, v_now)
       -- What was sent, and what the vendor answered to it, only the holding attempt knows.
       when p_actor_kind <> 'vault_key' then false
       when p_evidence = 'NEVER_SENT' then not a.told_may_have_been_sent
@@ -355,9 +382,12 @@ begin
     end;
     if v_proven then
       perform holdfast.void_authorization(a, v_now, p_evidence, p_reason, p_actor_kind, p_actor_id, p_trace_id);
+    elsif p_evidence = 'ABSENT_AFTER_QUARANTINE' then
+      v_error := 'EVIDENCE_INSUFFICIENT';
     else
       v_error := 'EVIDENCE_INSUFFICIENT';
-      update holdfast.authorizations t set state = 'IN_DOUBT', vendor_state = '', follow_until_time = null
+      perform holdfast.doubt_authorization(a, v_now);
+      update holdfast.authorizations t set absent_since_time = null
         where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
       perform holdfast.append_audit(
         p_workspace, v_now, 'spend.in_doubt', p_actor_kind, p_actor_id, p_trace_id,
@@ -372,6 +402,17 @@ begin
 end
 $$;
 
+-- That complete lists of the vendor show nothing proves that nothing exists only when no request can be on its way any
+-- more, and when they have shown nothing before: one look may have met a vendor that was behind.
+create function holdfast.absence_proven(p_row holdfast.authorizations, p_now timestamptz) returns boolean
+language sql immutable parallel safe
+as $$
+  select p_row.state = 'IN_DOUBT' and p_row.vendor_reference is null
+    and coalesce(p_row.absent_since_time <= p_now - interval '5 minutes', false)
+    and p_now >= greatest(p_row.latest_hold_expire_time, p_row.grant_time + p_row.resend_safe_for)
+      + interval '25 hours'
+$$;
+
 -- The holding attempt does not know whether the vendor charged: it has sent, and cannot say later that it has not.
 create function holdfast.report_unknown(
   p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_reason text,
@@ -381,11 +422,13 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
+  v_now timestamptz;
   a holdfast.authorizations;
   v_error text;
 begin
   select t.* into a from holdfast.authorizations t
     where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation for update;
+  v_now := holdfast.clock();
   if not found then
     v_error := 'NOT_FOUND';
   elsif a.vault_key_id <> p_vault_key_id then
@@ -398,11 +441,12 @@ begin
   elsif a.attempt_id <> p_attempt_id then
     v_error := 'ATTEMPT_SUPERSEDED';
   elsif a.state = 'HELD' or not a.told_may_have_been_sent then
-    update holdfast.authorizations t set
-        state = 'IN_DOUBT', told_may_have_been_sent = true, vendor_state = '', follow_until_time = null
+    perform holdfast.doubt_authorization(a, v_now);
+    -- It has sent, so that what was seen before says nothing.
+    update holdfast.authorizations t set told_may_have_been_sent = true, absent_since_time = null
       where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
     perform holdfast.append_audit(
-      p_workspace, holdfast.clock(), 'spend.in_doubt', 'vault_key', p_vault_key_id, p_trace_id,
+      p_workspace, v_now, 'spend.in_doubt', 'vault_key', p_vault_key_id, p_trace_id,
       jsonb_build_object('note', p_reason), a, null, 'REPORTED_UNKNOWN');
   end if;
   return query
@@ -449,8 +493,13 @@ begin
     update holdfast.authorizations t set
         vendor_reference = p_vendor_reference, bind_time = coalesce(a.bind_time, v_now),
         state = case when p_vendor_state <> '' then 'HELD' else a.state end,
+        in_doubt_time = case when p_vendor_state = '' then a.in_doubt_time end,
         vendor_state = p_vendor_state,
-        follow_until_time = case when p_vendor_state <> '' then v_now + p_follow_for end
+        follow_until_time = case when p_vendor_state <> '' then v_now + p_follow_for end,
+        -- The attempt has just looked itself: what was found before is over.
+        reconciliation_finding = null, reconciliation_first_time = null, reconciliation_time = null,
+        reconciliation_next_time = case when p_vendor_state <> '' then v_now + interval '1 minute' end,
+        reconciliation_count = 0, reconciliation_note = '', absent_since_time = null
       where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
     perform holdfast.append_audit(
       p_workspace, v_now, case when a.bind_time is null then 'spend.bound' else 'spend.followed' end, 'vault_key',
@@ -502,8 +551,7 @@ begin
       perform holdfast.void_authorization(
         a, v_now, 'NEVER_BOUND', 'the hold ran out before anything was bound', 'server', 'sweep', '');
     else
-      update holdfast.authorizations t set state = 'IN_DOUBT', vendor_state = '', follow_until_time = null
-        where t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;
+      perform holdfast.doubt_authorization(a, v_now);
       perform holdfast.append_audit(
         p_workspace, v_now, 'spend.in_doubt', 'server', 'sweep', '', '{}', a, null, 'HOLD_EXPIRED');
     end if;
