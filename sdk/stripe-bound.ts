@@ -44,12 +44,26 @@ export async function possess<Result>(
 ): Promise<Result> {
   for (let round = 0; round < ROUNDS_MAX; round += 1) {
     const bound = await findBound(call, reference);
-    const possession = bound === undefined ? await adopt(call, family, reference) : await goOn(call, bound, reference);
+    const possession =
+      bound === undefined || isRetried(call, bound)
+        ? await adopt(call, family, reference)
+        : await goOn(call, bound, reference);
     const result = possession.kind === "again" ? undefined : await use(possession);
     if (result !== undefined) return result;
     await sleep(call.runtime, 100 * round);
   }
   throw new SpendInProgressError({ ...errorContext(call), vendorReference: reference });
+}
+
+/** The caller knows that the object's spend was voided while it lives on, and asks for the next generation. */
+function isRetried({ spend }: StripeCall, { generation, spend: of, state }: Authorization): boolean {
+  return (
+    state === AuthorizationState.VOIDED &&
+    spend?.retryAfterGeneration === generation &&
+    spend.customerId === of?.customerId &&
+    spend.billingPeriod === of.billingPeriod &&
+    spend.purpose === of.purpose
+  );
 }
 
 async function goOn(call: StripeCall, bound: Authorization, reference: string): Promise<Possession> {

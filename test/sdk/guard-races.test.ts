@@ -1,5 +1,5 @@
-import { AuthorizationState } from "@holdfast/api/holdfast/v1/spend_pb";
-import { SpendInDoubtError, SpendMismatchError, SpendUnsupportedError } from "@holdfast/sdk";
+import { AuthorizationState, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
+import { SpendAlreadyFailedError, SpendInDoubtError, SpendMismatchError, SpendUnsupportedError } from "@holdfast/sdk";
 import Stripe from "stripe";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import type { StripeHttpClient } from "../../sdk/stripe-http.ts";
@@ -158,6 +158,25 @@ describe("a process that ends after any request, and the same code later", () =>
     await refund().catch(() => undefined);
     const refunds = world.simulator.movements().filter(({ kind }) => kind === "refund");
     expect(refunds.map(({ amount }) => amount)).toEqual([1000]);
+  });
+});
+
+describe("an invoice whose spend an operator has voided", () => {
+  it("is paid under the next generation, and not under the voided one", async () => {
+    const id = await openInvoice();
+    world.simulator.fault({ mode: "declined_402", match: { path: /pay$/ }, times: 1 });
+    const pay = (spend: object = {}) => world.stripe().invoices.pay(id, {}, { spend: { ...SPEND, ...spend } });
+    await rejection(pay());
+    Object.assign(world.plane.authorization(), {
+      state: AuthorizationState.VOIDED,
+      voidEvidence: VoidEvidence.OPERATOR,
+      vendorState: "",
+    });
+    expect(await rejection(pay())).toBeInstanceOf(SpendAlreadyFailedError);
+    expect(await rejection(pay({ purpose: "other", retryAfterGeneration: 1 }))).toBeInstanceOf(SpendAlreadyFailedError);
+    expect((await pay({ retryAfterGeneration: 1 })).status).toBe("paid");
+    expect(world.plane.authorization()).toMatchObject({ generation: 2, state: AuthorizationState.COMMITTED });
+    expect(charged()).toBe(4900);
   });
 });
 
