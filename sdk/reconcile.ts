@@ -7,7 +7,7 @@ import {
 } from "@holdfast/api/holdfast/v1/spend_pb";
 import type { ControlPlane } from "./control-plane.ts";
 import { toDecimalMoney } from "./convert.ts";
-import type { DecimalMoney } from "./money.ts";
+import { type DecimalMoney, toStripeAmount } from "./money.ts";
 import { checkNumber } from "./option-check.ts";
 import { createStripeReader, type Found, type StripeReader } from "./reconcile-stripe.ts";
 import { translateFailure } from "./refusal.ts";
@@ -202,6 +202,8 @@ const SETTLED_ELSEWHERE = new Set([
 interface Look {
   readonly found: Found<StripeObject>;
   readonly note: string;
+  /** Only our mark says whose object it is, and whoever may write to Stripe can copy a mark. */
+  readonly byMark?: true;
 }
 
 /** Finds the authorization's object: by its bound reference, by the event of its key, by its metadata. */
@@ -282,15 +284,16 @@ async function byMetadata(
   const [object, ...others] = ours;
   if (others.length > 0) return { found: { kind: "unreadable", why: "several objects carry our mark" }, note };
   if (object === undefined) return { found: { kind: "absent" }, note };
-  if (family.readQuery === undefined) return { found: { kind: "found", value: object }, note };
-  return { found: await readObject(run, family, text(object, "id"), authorization.vendorAccount), note };
+  if (family.readQuery === undefined) return { found: { kind: "found", value: object }, note, byMark: true };
+  const found = await readObject(run, family, text(object, "id"), authorization.vendorAccount);
+  return { found, note, byMark: true };
 }
 
 function whyOf(found: Found<unknown>): string {
   return found.kind === "unreadable" ? found.why : "not there";
 }
 
-async function settle(run: Run, subject: Subject, { found, note }: Look): Promise<ReconcileStep> {
+async function settle(run: Run, subject: Subject, { found, note, byMark }: Look): Promise<ReconcileStep> {
   const { authorization, family } = subject;
   switch (found.kind) {
     case "unreadable":
@@ -300,11 +303,29 @@ async function settle(run: Run, subject: Subject, { found, note }: Look): Promis
       return absent(run, authorization, note);
     case "found": {
       const id = text(found.value, "id");
-      if (family !== undefined) return settleFound(run, authorization, family.judge(found.value), id, note);
+      if (family !== undefined) {
+        const verdict = family.judge(found.value);
+        const doubtful = byMark === true && isMoreThanHeld(authorization, verdict);
+        return settleFound(
+          run,
+          authorization,
+          doubtful ? { kind: "unclear", state: "dearer than held" } : verdict,
+          id,
+          note,
+        );
+      }
       const reference = `${id}+${authorization.name.slice("authorizations/".length)}`.slice(0, 255);
       return commit(run, authorization, { kind: "obliged" }, reference, note);
     }
   }
+}
+
+/** The guard never sends more than it holds, so an object that only a mark ties to the spend may be another's. */
+function isMoreThanHeld({ heldAmount, spend }: Authorization, verdict: Verdict): boolean {
+  if (verdict.kind !== "charged") return false;
+  const held = toDecimalMoney(heldAmount) ?? toDecimalMoney(spend?.amount);
+  if (held === undefined || held.currency !== verdict.currency) return true;
+  return verdict.minor > toStripeAmount(held);
 }
 
 async function settleFound(

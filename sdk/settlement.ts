@@ -100,7 +100,8 @@ export function createSettlements(settings: SettlementSettings): Settlements {
       deliver(`the void of ${grant.authorization}`, async () => {
         await controlPlane.void(voidRequest(grant, proof), deadline());
         // What was not sent is left for a later run; what the vendor refused is at its end.
-        if (proof.evidence !== "never_sent" && proof.evidence !== "not_executed") grant.lease?.settled(grant.authorization);
+        if (proof.evidence !== "never_sent" && proof.evidence !== "not_executed")
+          grant.lease?.settled(grant.authorization);
       }),
     async reportUnknown(grant, reason) {
       const { authorization, attemptId } = grant;

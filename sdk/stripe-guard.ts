@@ -2,9 +2,10 @@ import { AsyncLocalStorage } from "node:async_hooks";
 import type { Calls } from "./call.ts";
 import type { CallContext, SpendOption } from "./context.ts";
 import type { ControlPlane } from "./control-plane.ts";
-import { HoldfastError } from "./errors.ts";
+import { HoldfastError, SpendIdentityMissingError, SpendUnsupportedError } from "./errors.ts";
 import type { Runtime } from "./runtime.ts";
 import type { Settlements } from "./settlement.ts";
+import type { SpendIdentity } from "./stable-key.ts";
 import type { OnDecline, StripeCall } from "./stripe-call.ts";
 import { payByEdit, payByRelease } from "./stripe-edit.ts";
 import {
@@ -62,6 +63,9 @@ interface WireRequest {
   readonly timeout: number;
 }
 
+/** What stands in the report of a billing lease for a write that named no spend. */
+const UNNAMED: SpendIdentity = { customerId: "", billingPeriod: "", purpose: "a write without a spend" };
+
 /** A request that was passed on failed on its way: Stripe's client has to see it as it was. */
 class PassedOnError extends Error {}
 
@@ -70,6 +74,11 @@ export function createStripeGuard(settings: GuardSettings, inner: StripeHttpClie
   const scope = new AsyncLocalStorage<StripeCallScope>();
 
   function refuse(error: Error): StripeHttpResponse {
+    // Refused before anything was asked: a job that goes on without it has left something undone.
+    if (error instanceof SpendIdentityMissingError || error instanceof SpendUnsupportedError) {
+      const spend = scope.getStore()?.spend ?? settings.context.spend.getStore();
+      settings.context.lease.getStore()?.asked(spend ?? UNNAMED);
+    }
     const requestId = `hf_${settings.runtime.random.hex128()}`;
     scope.getStore()?.refusals.set(requestId, error);
     const code = error instanceof HoldfastError ? error.code : "holdfast_internal_error";

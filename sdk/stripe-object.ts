@@ -144,6 +144,12 @@ const invoice: ObjectFamily = {
   judge(object) {
     if (object["deleted"] === true) return { kind: "gone", state: "deleted" };
     const verdict = invoiceByStatus.judge(object);
+    // What was paid outside of Stripe moved nothing here. Older versions of the API have a flag for it.
+    const elsewhere = minor(object, "amount_paid_off_stripe") ?? 0n;
+    if (verdict.kind === "charged" && (elsewhere > 0n || object["paid_out_of_band"] === true)) {
+      const moved = object["paid_out_of_band"] === true ? 0n : verdict.minor - elsewhere;
+      return moved > 0n ? { ...verdict, minor: moved } : { kind: "gone", state: "paid_out_of_band" };
+    }
     // Voided after a part of it was paid.
     return verdict.kind === "gone" && (minor(object, "amount_paid") ?? 0n) > 0n
       ? charged(object, "amount_paid")

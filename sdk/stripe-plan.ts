@@ -158,6 +158,9 @@ const PLANS: Readonly<Record<string, Plan>> = {
   "POST /v1/treasury/financial_accounts/:id": { flow: "named" },
   "POST /v1/treasury/financial_accounts/:id/close": { flow: "named" },
 
+  // It can send what a webhook tells, client secrets among it, to somebody else.
+  "POST /v1/webhook_endpoints/:id": { flow: "named" },
+
   // A saved payment method is no money: whatever is charged to it later comes by here.
   "POST /v1/setup_intents": { flow: "pass" },
   "POST /v1/setup_intents/:id/confirm": { flow: "pass" },

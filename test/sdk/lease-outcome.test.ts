@@ -30,6 +30,15 @@ describe("a job that swallowed what became of a spend leaves the period open", (
     expect(await outcomeOf((holdfast) => swallow(holdfast.spend(SPEND, MAIL, mail)))).toMatchObject(open);
   });
 
+  it("if the guard refused it for naming no spend, or for something that it cannot make safe", async () => {
+    const unnamed = await outcomeOf((holdfast) => swallow(holdfast.stripe(world.plain).charges.create({ ...CHARGE })));
+    expect(unnamed).toMatchObject({ outcome: "incomplete", unsettled: [{ purpose: "a write without a spend" }] });
+    const unsafe = await outcomeOf((holdfast) =>
+      swallow(holdfast.stripe(world.plain).charges.create({ ...CHARGE, amount: 0 }, { spend: SPEND })),
+    );
+    expect(unsafe).toMatchObject(open);
+  });
+
   it("if it is in progress elsewhere", async () => {
     const finish = Promise.withResolvers<void>();
     const elsewhere = world.holdfast().spend(SPEND, MAIL, async () => {

@@ -109,6 +109,22 @@ describe("an invoice", () => {
     expect(moved()).toEqual([]);
     expect(world.plane.calls).toEqual([]);
   });
+
+  it("that was held and then paid elsewhere gives its headroom back", async () => {
+    const stripe = world.stripe();
+    const create = () =>
+      stripe.invoices.create({ customer, auto_advance: false }, { spend: { ...SPEND, upTo: UP_TO } });
+    const { id } = await create();
+    await stripe.invoices.addLines(id, { lines: [{ amount: 4900, description: "seat" }] });
+    await stripe.invoices.finalizeInvoice(id, { auto_advance: false });
+    await stripe.invoices.pay(id, { paid_out_of_band: true });
+    expect(await rejection(create())).toMatchObject({ code: "holdfast_spend_already_failed" });
+    expect(world.plane.authorization()).toMatchObject({
+      state: AuthorizationState.VOIDED,
+      voidEvidence: VoidEvidence.TOMBSTONE,
+    });
+    expect(moved()).toEqual([]);
+  });
 });
 
 describe("a subscription", () => {

@@ -68,6 +68,14 @@ describe("a charge whose answer was lost", () => {
     expect(world.simulator.requests().length - before).toBeLessThan(8);
   });
 
+  it("is not taken for another's charge that carries its mark", async () => {
+    await chargeLost();
+    const mark = world.plane.authorization().name.slice("authorizations/".length);
+    await world.plain.charges.create({ ...CHARGE, amount: 99_000, metadata: { holdfast_authorization: mark } });
+    expect((await reconcile()).steps).toMatchObject([{ outcome: "unclear" }]);
+    expect(world.plane.authorization().state).toBe(AuthorizationState.IN_DOUBT);
+  });
+
   it("is recorded as a contradiction where the spend was voided", async () => {
     await chargeInDoubt();
     world.plane.intercept = (rpc) => {
