@@ -24,6 +24,7 @@ import { checkDatabase, checkServer } from "./store/check-database.ts";
 import type { Database } from "./store/database.ts";
 import { startEmbeddedPostgres } from "./store/embedded-postgres.ts";
 import { GroupCommit } from "./store/group-commit.ts";
+import { createInstanceWatch, type InstanceProblem, type InstanceWatch } from "./store/instance.ts";
 import { migrate } from "./store/migrate.ts";
 import { createChangePolicy } from "./store/policy.ts";
 import { createPool, inTransaction } from "./store/postgres.ts";
@@ -74,7 +75,8 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
       ...(config.otlpEndpoint === undefined ? {} : { otlpEndpoint: config.otlpEndpoint }),
     });
     closers.push(() => telemetry.shutdown());
-    const pool = await openDatabase(config, options, log, closers);
+    const instance = createInstanceWatch((problem) => logInstance(log, problem));
+    const pool = await openDatabase(config, options, { log, closers, instance });
     await bootstrap(pool, config);
     warmUpValidation(services);
     const health = createHealth(services);
@@ -85,6 +87,7 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     const sweep = startSweep({
       database: pool,
       intervalMs: config.sweepIntervalMs,
+      before: () => instance.look(pool),
       onResult: (error) => {
         health.setServing(error === undefined && closing === undefined);
         if (error !== undefined) log.warn({ err: error }, "the expiry sweep failed; it is tried again");
@@ -134,12 +137,27 @@ async function closeInTurn(closers: readonly (() => Promise<void>)[], log: pino.
   }
 }
 
-async function openDatabase(
-  config: Config,
-  options: AppOptions,
-  log: pino.Logger,
-  closers: (() => Promise<void>)[],
-): Promise<pg.Pool> {
+function logInstance(log: pino.Logger, problem: InstanceProblem | undefined): void {
+  if (problem === undefined) {
+    log.info("the database was recovered; grants go on");
+    return;
+  }
+  log.error(
+    { problem },
+    "this database was restored, promoted or replaced, and grants that callers have acted on may be missing in it. " +
+      "Nothing is granted, raised or leased; reads and settlements go on. Make sure that nobody writes to the old " +
+      'database any more, run "holdfast recover" with the same DATABASE_URL, and reconcile with the vendor.',
+  );
+}
+
+interface DatabaseParts {
+  readonly log: pino.Logger;
+  readonly closers: (() => Promise<void>)[];
+  readonly instance: InstanceWatch;
+}
+
+async function openDatabase(config: Config, options: AppOptions, parts: DatabaseParts): Promise<pg.Pool> {
+  const { log, closers, instance } = parts;
   let connection = options.connection;
   if (connection === undefined && config.database.kind === "url")
     connection = { connectionString: config.database.url };
@@ -157,12 +175,14 @@ async function openDatabase(
     max: config.poolSize,
     preparedStatements: config.preparedStatements,
     onConnectionError: (error) => log.warn({ err: error }, "a database connection broke"),
+    onSession: (client) => instance.look(client),
   });
   closers.push(() => pool.end());
   const fsyncOff = options.fsyncOff ?? "refused";
   await checkServer(pool, { fsyncOff });
   await migrate(connection, { log: (message) => log.info(message) });
   await checkDatabase(pool, { alteredClock: config.alteredClock, fsyncOff });
+  await instance.start(pool);
   return pool;
 }
 

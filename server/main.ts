@@ -1,13 +1,18 @@
 import { startApp } from "./app.ts";
 import { type Config, readConfig } from "./config.ts";
 import { openQuickstart, printQuickstart, quickstartConfig } from "./quickstart.ts";
+import { recoveryReport } from "./recovery-report.ts";
 import { exitCodes, StartupError } from "./startup-error.ts";
+import { startEmbeddedPostgres } from "./store/embedded-postgres.ts";
+import { recover } from "./store/instance.ts";
 import { migrate } from "./store/migrate.ts";
 
 const usage = `usage: holdfast <command>
 
   serve [--embedded]   run the server; --embedded brings its own Postgres in HOLDFAST_DATA_FOLDER
   migrate              bring the schema of DATABASE_URL to the version of this program, then exit
+  recover [--restored] take a restored, promoted or copied database into use, with no server granting from it;
+                       --restored: also where the database does not show it, such as a snapshot that was put back
 
 Settings come from HOLDFAST_* variables and DATABASE_URL; see the README.`;
 
@@ -19,6 +24,14 @@ async function main(args: readonly string[]): Promise<number | undefined> {
       return await serve(readConfig(process.env, flags));
     case "migrate":
       return await migrateOnly(readConfig(process.env, flags));
+    case "recover":
+      return await recoverOnly(
+        readConfig(
+          process.env,
+          flags.filter((flag) => flag !== "--restored"),
+        ),
+        flags.includes("--restored"),
+      );
     default:
       process.stderr.write(`${usage}\n`);
       return command === "--help" || command === "help" ? exitCodes.ok : exitCodes.usage;
@@ -47,6 +60,18 @@ async function migrateOnly(config: Config): Promise<number> {
   const applied = await migrate({ connectionString: config.database.url });
   const what = applied.length === 0 ? "nothing to do" : applied.join(", ");
   process.stdout.write(`migrate: ${what}\n`);
+  return exitCodes.ok;
+}
+
+async function recoverOnly(config: Config, force: boolean): Promise<number> {
+  const { database } = config;
+  const embedded = database.kind === "embedded" ? await startEmbeddedPostgres(database) : undefined;
+  try {
+    const connection = database.kind === "url" ? { connectionString: database.url } : embedded?.connection;
+    process.stdout.write(recoveryReport(await recover(connection ?? {}, { force })));
+  } finally {
+    await embedded?.close();
+  }
   return exitCodes.ok;
 }
 

@@ -19,6 +19,7 @@
  * | 83 | alteredClock | holdfast.clock() was replaced |
  * | 84 | oldPostgres | Postgres is older than version 15 |
  * | 85 | folderInUse | another server runs on the same data folder |
+ * | 86 | auditAhead | the audit log is ahead of the transaction counter of a cluster that it was loaded into |
  */
 export const exitCodes = {
   ok: 0,
@@ -36,6 +37,7 @@ export const exitCodes = {
   alteredClock: 83,
   oldPostgres: 84,
   folderInUse: 85,
+  auditAhead: 86,
 } as const;
 
 export type StartupErrorCode = Exclude<keyof typeof exitCodes, "ok" | "bug">;

@@ -21,7 +21,8 @@ export type ErrorReasonName =
   | "OUTCOME_UNKNOWN"
   | "DATABASE_UNAVAILABLE"
   | "AMOUNT_OUT_OF_RANGE"
-  | "INTERNAL";
+  | "INTERNAL"
+  | "RECOVERY_REQUIRED";
 
 export interface HoldfastErrorOptions {
   readonly metadata?: Readonly<Record<string, string>>;

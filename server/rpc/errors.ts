@@ -38,6 +38,7 @@ export const codeOfReason = {
   DATABASE_UNAVAILABLE: Code.Unavailable,
   AMOUNT_OUT_OF_RANGE: Code.OutOfRange,
   INTERNAL: Code.Internal,
+  RECOVERY_REQUIRED: Code.FailedPrecondition,
 } as const satisfies Record<ErrorReasonName, Code>;
 
 /** What is wrong with one field. `field` is a path in the request, for example `requests[3].spend.purpose`. */

@@ -65,6 +65,11 @@ export function sqlStateOf(error: unknown): string | undefined {
   return typeof code === "string" && code.length === 5 && typeof severity === "string" ? code : undefined;
 }
 
+/** Raised by `holdfast.where_granting` in a database that has to be recovered first. */
+export function requiresRecovery(error: unknown): boolean {
+  return sqlStateOf(error) === "HF001";
+}
+
 /** The database closes the connection right after this error. Not by severity: that one is in its language. */
 export function endsConnection(error: unknown): boolean {
   return /^(57P0[1-5]|25P0[34]|08)/.test(sqlStateOf(error) ?? "");

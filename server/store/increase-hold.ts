@@ -9,7 +9,8 @@ const increaseStatement = statement(
   `select f.error_reason, f.rule, f.cap_id, f.window_label, ${epochMicros("f.window_end")} as window_end,
      f.limit_micros, f.committed_micros as cap_committed_micros, f.held_micros as cap_held_micros, f.cap_currency,
      ${authorizationColumns("(f.authorization_row)")}
-   from holdfast.increase_hold($1::text, $2::text, $3::integer, $4::text, $5::bigint, $6::text, $7::text) as f`,
+   from holdfast.increase_hold($1::text, $2::text, $3::integer, $4::text, $5::bigint, $6::text,
+     holdfast.where_granting($7::text)) as f`,
 );
 
 interface IncreaseRow extends AuthorizationRow, CapFiguresRow {

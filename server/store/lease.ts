@@ -8,14 +8,15 @@ const leaseColumns = `(f.lease_row).lease, (f.lease_row).billing_period, (f.leas
 const acquireStatement = statement(
   "acquire_billing_lease",
   `select f.answer, f.remaining_ms, ${leaseColumns}
-   from holdfast.acquire_billing_lease($1::text, $2::text, $3::text, $4::text, $5::interval, $6::text, $7::text) as f`,
+   from holdfast.acquire_billing_lease($1::text, $2::text, $3::text, $4::text, $5::interval, $6::text,
+     holdfast.where_granting($7::text)) as f`,
 );
 
 const renewStatement = statement(
   "renew_billing_lease",
   `select f.renewed as done, f.remaining_ms, ${leaseColumns}
    from holdfast.renew_billing_lease($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::interval, $7::text,
-     $8::text) as f`,
+     holdfast.where_granting($8::text)) as f`,
 );
 
 const releaseStatement = statement(

@@ -29,6 +29,8 @@ export interface PoolOptions {
   readonly applicationName?: string;
   /** Told of connections that broke; the pool replaces them by itself. */
   readonly onConnectionError?: (error: Error) => void;
+  /** Looks at every new connection after the pool has; what it throws refuses the connection. */
+  readonly onSession?: (client: pg.ClientBase) => Promise<void>;
 }
 
 type PoolSettings = Required<Omit<PoolOptions, "connection">>;
@@ -43,6 +45,7 @@ const defaults: PoolSettings = {
   answerTimeoutMs: 10_000,
   applicationName: "holdfast",
   onConnectionError: () => {},
+  onSession: () => Promise.resolve(),
 };
 
 /** What is known about one connection besides what pg itself knows. */
@@ -78,7 +81,9 @@ export function createPool(options: PoolOptions): pg.Pool {
     application_name: settings.applicationName,
     ...(settings.preparedStatements ? sessionLimits(settings) : {}),
     verify: (client, done) => {
-      refuseUnsafeSession(client).then(() => done(), done);
+      refuseUnsafeSession(client)
+        .then(() => settings.onSession(client))
+        .then(() => done(), done);
     },
   });
   begins.set(pool, settings.preparedStatements ? "begin" : `begin; ${localLimits(settings)}`);

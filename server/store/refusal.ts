@@ -1,9 +1,17 @@
 import { HoldfastError } from "../domain/errors.ts";
 import type { Database } from "./database.ts";
-import { classifyDatabaseError } from "./database-errors.ts";
+import { classifyDatabaseError, requiresRecovery } from "./database-errors.ts";
 
 /** What a failed statement means for a caller: a refusal that says whether it may repeat, else the error itself. */
 export function refusalFor(error: unknown): unknown {
+  if (requiresRecovery(error)) {
+    return new HoldfastError(
+      "RECOVERY_REQUIRED",
+      "The database was restored, promoted or replaced, and earlier grants may be missing; nothing was done. " +
+        'Nothing is granted until an operator has run "holdfast recover".',
+      { cause: error },
+    );
+  }
   switch (classifyDatabaseError(error)) {
     case "unavailable":
     case "retryable":
@@ -25,6 +33,7 @@ export function refusalFor(error: unknown): unknown {
 
 /** What a failed batch is worth: repeated, taken apart to spare the neighbours of one bad command, or given up. */
 export function batchRemedy(error: unknown): "retry" | "split" | "fail" {
+  if (requiresRecovery(error)) return "fail";
   switch (classifyDatabaseError(error)) {
     case "retryable":
       return "retry";

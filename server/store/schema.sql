@@ -205,6 +205,24 @@ create table holdfast.holds (
   constraint holds_returned_check CHECK ((returned_micros >= 0))
 );
 
+create table holdfast.instance (
+  singleton boolean default true not null,
+  instance_id text not null,
+  system_identifier bigint not null,
+  timeline integer not null,
+  database_oid bigint not null,
+  suspicion text,
+  recovery_count integer default 0 not null,
+  fencing_token_floor bigint default 0 not null,
+  create_time timestamp with time zone not null,
+  recover_time timestamp with time zone,
+  constraint instance_counts_check CHECK (((recovery_count >= 0) AND (fencing_token_floor >= 0))),
+  constraint instance_id_check CHECK ((instance_id ~ '^[0-9a-f]{32}$'::text)),
+  constraint instance_pkey PRIMARY KEY (singleton),
+  constraint instance_singleton_check CHECK (singleton),
+  constraint instance_suspicion_check CHECK ((suspicion = 'LOG_WENT_BACK'::text))
+);
+
 create table holdfast.migrations (
   version integer not null,
   name text not null,
@@ -234,6 +252,17 @@ create table holdfast.policy_gates (
   constraint policy_gates_pkey PRIMARY KEY (workspace_id),
   constraint policy_gates_waiting_check CHECK ((waiting >= 0)),
   constraint policy_gates_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
+);
+
+create table holdfast.recovered_authorizations (
+  workspace_id text not null,
+  spend_key text not null,
+  generation integer not null,
+  settlement text not null,
+  recover_time timestamp with time zone not null,
+  constraint recovered_authorizations_authorization_fkey FOREIGN KEY (workspace_id, spend_key, generation) REFERENCES authorizations(workspace_id, spend_key, generation),
+  constraint recovered_authorizations_pkey PRIMARY KEY (workspace_id, spend_key, generation),
+  constraint recovered_authorizations_settlement_check CHECK ((settlement = ANY (ARRAY['TWO_STEP'::text, 'RESEND_SAFE'::text, 'SEND_ONCE'::text])))
 );
 
 create table holdfast.vault_keys (
@@ -315,6 +344,8 @@ CREATE INDEX contradictions_open_idx ON holdfast.contradictions USING btree (wor
 
 -- function holdfast.contradiction_id(p_workspace text, p_vendor text, p_vendor_account text, p_vendor_reference text, p_spend_key text, p_generation integer) returns text
 
+-- function holdfast.current_timeline() returns integer
+
 -- function holdfast.doubt_authorization(p_row authorizations, p_now timestamp with time zone) returns void
 
 -- function holdfast.endpoint_allowed(p_templates text[], p_endpoint text) returns boolean
@@ -327,11 +358,17 @@ CREATE INDEX contradictions_open_idx ON holdfast.contradictions USING btree (wor
 
 -- function holdfast.increase_hold(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_amount_micros bigint, p_currency text, p_trace_id text) returns TABLE(error_reason text, rule text, cap_id text, window_label text, window_end timestamp with time zone, limit_micros bigint, committed_micros numeric, held_micros numeric, cap_currency text, authorization_row authorizations)
 
+-- function holdfast.instance_problem() returns text
+
 -- function holdfast.key_denial(p_key vault_keys, p_now timestamp with time zone, p_vendor text, p_endpoint text, p_period text, p_purpose text, p_customer text, p_currency text, p_amount_micros bigint) returns text
 
 -- function holdfast.matching_caps(p_workspace text, p_requests jsonb, p_now timestamp with time zone) returns TABLE(ord integer, cap_id text, label text, subject text, unpinned boolean)
 
 -- function holdfast.next_reconciliation(p_first timestamp with time zone, p_now timestamp with time zone) returns timestamp with time zone
+
+-- function holdfast.recover(p_force boolean) returns TABLE(problem text, recovered boolean, workspaces bigint, leases bigint, held bigint, open bigint, oldest_grant_time timestamp with time zone, newest_grant_time timestamp with time zone, in_doubt bigint)
+
+-- function holdfast.register_instance() returns void
 
 -- function holdfast.release_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_token bigint, p_completed boolean, p_actor_id text, p_trace_id text) returns TABLE(released boolean, lease_row billing_leases)
 
@@ -340,6 +377,8 @@ CREATE INDEX contradictions_open_idx ON holdfast.contradictions USING btree (wor
 -- function holdfast.report_reconciliation(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_finding text, p_vendor_reference text, p_vendor_state text, p_note text, p_follow_for interval, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
 
 -- function holdfast.report_unknown(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_reason text, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
+
+-- function holdfast.requests_to_judge(p_workspace text, p_requests jsonb) returns jsonb
 
 -- function holdfast.resolution_detail(p_reason text) returns jsonb
 
@@ -352,6 +391,8 @@ CREATE INDEX contradictions_open_idx ON holdfast.contradictions USING btree (wor
 -- function holdfast.void_authorization(p_row authorizations, p_now timestamp with time zone, p_evidence text, p_reason text, p_actor_kind text, p_actor_id text, p_trace_id text) returns void
 
 -- function holdfast.void_spend(p_workspace text, p_spend_key text, p_generation integer, p_actor_kind text, p_actor_id text, p_attempt_id text, p_evidence text, p_vendor_status integer, p_vendor_replayed boolean, p_vendor_reference text, p_reason text, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
+
+-- function holdfast.where_granting(p_value text) returns text
 
 -- function holdfast.window_end(p_window text, p_time_zone text, p_label text) returns timestamp with time zone
 

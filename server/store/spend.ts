@@ -21,7 +21,7 @@ const authorizeBatchStatement = statement(
      f.failed_generation, f.rule, f.cap_id, f.window_label, ${epochMicros("f.window_end")} as window_end,
      f.limit_micros, f.committed_micros as cap_committed_micros, f.held_micros as cap_held_micros, f.cap_currency,
      ${authorizationColumns("(f.authorization_row)")}
-   from holdfast.authorize_batch($1::text, $2::jsonb) as f
+   from holdfast.authorize_batch($1::text, holdfast.requests_to_judge($1::text, $2::jsonb)) as f
    order by f.ord`,
 );
 
@@ -50,7 +50,9 @@ const bindStatement = statement(
   "bind_vendor_reference",
   `select f.error_reason, ${authorizationColumns("(f.authorization_row)")}
    from holdfast.bind_vendor_reference($1::text, $2::text, $3::integer, $4::text, $5::text, $6::text, $7::text,
-     $8::interval, $9::text) as f`,
+     $8::interval,
+     -- What is bound without a state is confirmed next.
+     case when $7::text = '' then holdfast.where_granting($9::text) else $9::text end) as f`,
 );
 
 const getStatement = statement(

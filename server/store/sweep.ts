@@ -5,6 +5,8 @@ import { listWorkspaces } from "./workspace.ts";
 export interface SweepOptions {
   readonly database: Database;
   readonly intervalMs: number;
+  /** Comes first in every round. */
+  readonly before?: () => Promise<void>;
   /** Told after every round: undefined, or why it failed. */
   readonly onResult: (error: unknown) => void;
 }
@@ -23,6 +25,7 @@ export function startSweep(options: SweepOptions): { stop(): Promise<void> } {
 
   const sweep = async (): Promise<void> => {
     try {
+      await options.before?.();
       for (const workspace of await listWorkspaces(options.database)) {
         while (!stopped && (await sweepExpired(options.database, workspace, rowsPerRound)) === rowsPerRound);
       }

@@ -55,6 +55,8 @@ export async function createTestDatabase(options: TestDatabaseOptions = {}): Pro
   await administer(cluster, `create database ${database} template ${template} strategy wal_log`);
   const connection = { ...cluster, database };
   const pool = createPool({ connection, ...patient, ...options.pool });
+  // A clone is another database than its template; what a server does at its first start.
+  if (options.migrated !== false) await pool.query("select holdfast.register_instance()");
   return {
     pool,
     connection,

@@ -13,7 +13,10 @@ begin
   insert into holdfast.billing_leases (
     workspace_id, lease, billing_period, holder_id, fencing_token, expire_time, create_time
   )
-  values (p_workspace, p_lease, p_period, p_holder, 0, '-infinity', holdfast.clock())
+  values (
+    p_workspace, p_lease, p_period, p_holder, coalesce((select i.fencing_token_floor from holdfast.instance i), 0),
+    '-infinity', holdfast.clock()
+  )
   on conflict (workspace_id, lease, billing_period) do nothing;
   select t.* into l from holdfast.billing_leases t
     where t.workspace_id = p_workspace and t.lease = p_lease and t.billing_period = p_period for update;
