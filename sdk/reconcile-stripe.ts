@@ -23,43 +23,57 @@ export interface StripeReaderOptions {
 /** Reads Stripe for a reconciliation: with a limit, with pauses after a rate limit, and never by search. */
 export interface StripeReader {
   readonly reads: () => number;
+  /** Nothing more can be read in this run: the reads are used up, it was aborted, or Stripe does not answer at all. */
+  readonly spent: () => boolean;
   object(path: string, account: string): Promise<Found<StripeObject>>;
   /** Everything of a list, paged to its end. */
   list(path: string, query: Readonly<Record<string, string>>, account: string): Promise<Found<readonly StripeObject[]>>;
 }
 
-const TRIES_MAX = 4;
+const TRIES_MAX = 3;
+// After so many reads in a row without an answer Stripe is away, and asking about the rest only takes time.
+const SILENT_READS_MAX = 2;
 const BACKOFF_MS = 1_000;
 const PAGE_SIZE = "100";
 const PAGES_MAX = 1_000;
 
 export function createStripeReader({ stripe, runtime, maxReads, signal }: StripeReaderOptions): StripeReader {
   let reads = 0;
+  let silent = 0;
 
   async function get(path: string, account: string): Promise<Found<StripeObject>> {
     let why = "";
     for (let tries = 0; tries < TRIES_MAX; tries += 1) {
       if (signal?.aborted === true) return { kind: "unreadable", why: "the run was aborted" };
+      if (silent >= SILENT_READS_MAX) return { kind: "unreadable", why: "Stripe does not answer" };
       if (reads >= maxReads) return { kind: "unreadable", why: `the limit of ${maxReads} reads is used up` };
       reads += 1;
       try {
         const options = account === "" ? {} : { stripeAccount: account };
         const body = await stripe.rawRequest("GET", path, undefined, options);
+        silent = 0;
         return isRecord(body) ? { kind: "found", value: body } : { kind: "unreadable", why: "no object in the answer" };
       } catch (error) {
         const status = statusOf(error);
-        if (status === 404) return { kind: "absent" };
+        if (status === 404) {
+          silent = 0;
+          return { kind: "absent" };
+        }
         why = error instanceof Error ? error.message : String(error);
         // A wrong credential or a wrong path does not get better by asking again.
         if (status !== undefined && status >= 400 && status < 500 && status !== 429 && status !== 409) break;
       }
-      await sleep(runtime, BACKOFF_MS * 2 ** tries * (0.5 + runtime.random.next() / 2), signal);
+      if (tries + 1 < TRIES_MAX) {
+        await sleep(runtime, BACKOFF_MS * 2 ** tries * (0.5 + runtime.random.next() / 2), signal);
+      }
     }
+    silent += 1;
     return { kind: "unreadable", why };
   }
 
   return {
     reads: () => reads,
+    spent: () => signal?.aborted === true || reads >= maxReads || silent >= SILENT_READS_MAX,
     object: get,
     async list(path, query, account) {
       const rows: StripeObject[] = [];

@@ -61,7 +61,7 @@ export interface ReconcileReport {
   /** How many steps ended in each outcome. */
   readonly counts: Readonly<Record<ReconcileStep["outcome"], number>>;
   readonly reads: number;
-  /** False if the reads were used up or the run was aborted: run it again. */
+  /** False if the reads were used up, the run was aborted or Stripe did not answer: run it again. */
   readonly complete: boolean;
 }
 
@@ -98,7 +98,7 @@ export async function reconcile(
   const steps: ReconcileStep[] = [];
   let complete = true;
   for (const authorization of mine) {
-    if (signal?.aborted === true || reader.reads() >= maxReads) {
+    if (reader.spent()) {
       complete = false;
       break;
     }
