@@ -10,11 +10,13 @@ import type { AuthorizeCommand, AuthorizeDecision, CommitCommand } from "./domai
 import { authGate, principalInterceptor, tokenHash } from "./rpc/auth.ts";
 import { authorizationMethods } from "./rpc/authorizations.ts";
 import { capMethods } from "./rpc/caps.ts";
+import { contradictionMethods } from "./rpc/contradictions.ts";
 import { errorInterceptor } from "./rpc/errors.ts";
 import { increaseHoldMethod } from "./rpc/increase-hold.ts";
 import { leaseMethods } from "./rpc/lease.ts";
 import { startListener } from "./rpc/listener.ts";
 import { reconcileMethods } from "./rpc/reconcile.ts";
+import { resolveMethods } from "./rpc/resolve.ts";
 import { spendMethods } from "./rpc/spend.ts";
 import { createHealth, createReflection, type HealthSwitch } from "./rpc/standard.ts";
 import { traceGate, traceInterceptor } from "./rpc/trace.ts";
@@ -249,6 +251,8 @@ function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => 
       ...capMethods(database, changePolicy),
       ...vaultKeyMethods(database, changePolicy, random),
       ...authorizationMethods(database),
+      ...resolveMethods({ database, commits }),
+      ...contradictionMethods(database),
     });
     health.routes(router);
     createReflection(services)(router);

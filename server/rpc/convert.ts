@@ -1,5 +1,5 @@
 import { create } from "@bufbuild/protobuf";
-import { type Duration, type Timestamp, TimestampSchema } from "@bufbuild/protobuf/wkt";
+import { type Duration, DurationSchema, type Timestamp, TimestampSchema } from "@bufbuild/protobuf/wkt";
 import { type Money as MoneyMessage, MoneySchema } from "@holdfast/api/holdfast/v1/money_pb";
 import {
   AuthorizationSchema,
@@ -120,6 +120,11 @@ export function moneyMessage(money: { readonly currency: string; readonly micros
 export function timestampMessage(micros: bigint): Timestamp {
   const seconds = micros >= 0n ? micros / 1_000_000n : -((-micros + 999_999n) / 1_000_000n);
   return create(TimestampSchema, { seconds, nanos: Number(micros - seconds * 1_000_000n) * 1000 });
+}
+
+/** Microseconds, zero or more, to a Duration, exactly. */
+export function durationMessage(micros: bigint): Duration {
+  return create(DurationSchema, { seconds: micros / 1_000_000n, nanos: Number(micros % 1_000_000n) * 1000 });
 }
 
 // The years 1 to 9999. JSON cannot say another instant; the binary format can.

@@ -12,7 +12,68 @@ const anew = "GRANTED g2 -> VOIDED HELD";
 
 type Row = Readonly<Record<string, string>>;
 
+/** What is reported of the vendor, or resolved by an operator, while an attempt is in the middle of its call. */
+const midCall: Row = {
+  "report, open pi_1": "STATE_NOT_ALLOWED -> HELD",
+  "report, open pi_2": "STATE_NOT_ALLOWED -> HELD",
+  "report, absent": "STATE_NOT_ALLOWED -> HELD",
+  "report, unclear": "STATE_NOT_ALLOWED -> HELD",
+  "resolve, committed pi_1": "STATE_NOT_ALLOWED -> HELD",
+  "resolve, committed pi_2": "STATE_NOT_ALLOWED -> HELD",
+  "resolve, voided": "STATE_NOT_ALLOWED -> HELD",
+  "resolve, voided pi_1": "STATE_NOT_ALLOWED -> HELD",
+};
+
+const unboundDoubt: Row = {
+  "report, open pi_1": `${boundWithState} reconciliation_finding`,
+  "report, open pi_2": `${boundWithState} reconciliation_finding`,
+  "report, absent": "ok -> IN_DOUBT absent_since_time reconciliation_finding",
+  "report, unclear": "ok -> IN_DOUBT reconciliation_finding",
+  "resolve, committed pi_1": committed,
+  "resolve, committed pi_2": committed,
+  "resolve, voided": proven,
+  "resolve, voided pi_1": "EVIDENCE_INSUFFICIENT -> IN_DOUBT",
+};
+
+const unboundRunOut: Row = { ...unboundDoubt, "resolve, voided pi_1": "EVIDENCE_INSUFFICIENT -> HELD" };
+
+const boundDoubt: Row = {
+  "report, open pi_1": "ok -> HELD vendor_state follow_until_time reconciliation_finding",
+  "report, open pi_2": "ALREADY_BOUND -> IN_DOUBT",
+  "report, absent": "ok -> IN_DOUBT absent_since_time reconciliation_finding",
+  "report, unclear": "ok -> IN_DOUBT reconciliation_finding",
+  "resolve, committed pi_1": committedBound,
+  "resolve, committed pi_2": "COMMIT_CONTRADICTS -> IN_DOUBT ! OTHER_REFERENCE 10000000",
+  "resolve, voided": proven,
+  "resolve, voided pi_1": proven,
+};
+
+const boundRunOut: Row = {
+  ...boundDoubt,
+  "report, open pi_2": "ALREADY_BOUND -> HELD",
+  "resolve, committed pi_2": "COMMIT_CONTRADICTS -> HELD ! OTHER_REFERENCE 10000000",
+};
+
+const followedStill: Row = {
+  "report, open pi_1": "ok -> HELD vendor_state reconciliation_finding",
+  "report, open pi_2": "ALREADY_BOUND -> HELD",
+  "report, absent": "ok -> HELD absent_since_time reconciliation_finding",
+  "report, unclear": "ok -> HELD reconciliation_finding",
+  "resolve, committed pi_1": committedFollowed,
+  "resolve, committed pi_2": "COMMIT_CONTRADICTS -> HELD ! OTHER_REFERENCE 10000000",
+  "resolve, voided": provenFollowed,
+  "resolve, voided pi_1": provenFollowed,
+};
+
+const followedRunOut: Row = {
+  ...followedStill,
+  "report, open pi_1": "ok -> HELD follow_until_time reconciliation_finding",
+  "report, absent": "ok -> IN_DOUBT vendor_state absent_since_time follow_until_time reconciliation_finding",
+  "report, unclear": "ok -> IN_DOUBT vendor_state follow_until_time reconciliation_finding",
+};
+
 const oneCall: Row = {
+  ...midCall,
   "authorize, same attempt": "GRANTED g1 maybe-sent -> HELD told_may_have_been_sent",
   "authorize, other attempt": "IN_PROGRESS g1 -> HELD",
   "authorize, other key": "IN_PROGRESS hidden -> HELD",
@@ -78,6 +139,7 @@ const bound: Row = {
 };
 
 const followed: Row = {
+  ...followedStill,
   "authorize, same attempt": "IN_PROGRESS g1 -> HELD",
   "authorize, other attempt": "IN_PROGRESS g1 -> HELD",
   "authorize, other key": "IN_PROGRESS hidden -> HELD",
@@ -120,6 +182,7 @@ const followed: Row = {
 };
 
 const inDoubt: Row = {
+  ...unboundDoubt,
   "authorize, same attempt": "IN_DOUBT g1 -> IN_DOUBT",
   "authorize, other attempt": "IN_DOUBT g1 -> IN_DOUBT",
   "authorize, other key": "IN_DOUBT hidden -> IN_DOUBT",
@@ -161,6 +224,7 @@ const inDoubt: Row = {
 
 const continued: Row = {
   ...inDoubt,
+  ...boundDoubt,
   "authorize, same attempt, continue pi_1": "GRANTED g1 maybe-sent -> HELD",
   "authorize, continue pi_1": "GRANTED g1 maybe-sent -> HELD attempt_id",
   "commit pi_1": committedBound,
@@ -174,6 +238,14 @@ const continued: Row = {
 };
 
 const voided: Row = {
+  "report, open pi_1": "ALREADY_VOIDED -> VOIDED",
+  "report, open pi_2": "ALREADY_VOIDED -> VOIDED",
+  "report, absent": "ALREADY_VOIDED -> VOIDED",
+  "report, unclear": "ALREADY_VOIDED -> VOIDED",
+  "resolve, committed pi_1": "ALREADY_VOIDED -> VOIDED ! COMMIT_AFTER_VOID 10000000",
+  "resolve, committed pi_2": "ALREADY_VOIDED -> VOIDED ! COMMIT_AFTER_VOID 10000000",
+  "resolve, voided": "ok -> VOIDED",
+  "resolve, voided pi_1": "ok -> VOIDED",
   "authorize, same attempt": "ALREADY_FAILED g1 -> VOIDED",
   "authorize, other attempt": "ALREADY_FAILED g1 -> VOIDED",
   "authorize, other key": "ALREADY_FAILED hidden -> VOIDED",
@@ -246,6 +318,7 @@ export const expected: Readonly<Record<string, Row>> = {
   },
   "HELD once, expired": {
     ...oneCall,
+    ...unboundRunOut,
     "authorize, same attempt": "IN_DOUBT g1 -> IN_DOUBT",
     "authorize, other attempt": "IN_DOUBT g1 -> IN_DOUBT",
     "authorize, other key": "IN_DOUBT hidden -> HELD",
@@ -259,6 +332,7 @@ export const expected: Readonly<Record<string, Row>> = {
   },
   "HELD resend, expired, safe": {
     ...oneCall,
+    ...unboundRunOut,
     "authorize, same attempt": "GRANTED g1 maybe-sent -> HELD hold_expire_time told_may_have_been_sent",
     "authorize, other attempt": "GRANTED g1 maybe-sent -> HELD attempt_id hold_expire_time told_may_have_been_sent",
     "authorize, other key": "IN_DOUBT hidden -> HELD",
@@ -272,6 +346,7 @@ export const expected: Readonly<Record<string, Row>> = {
   },
   "HELD resend, expired, no longer safe": {
     ...oneCall,
+    ...unboundRunOut,
     "authorize, same attempt": "IN_DOUBT g1 -> IN_DOUBT",
     "authorize, other attempt": "IN_DOUBT g1 -> IN_DOUBT",
     "authorize, other key": "IN_DOUBT hidden -> HELD",
@@ -285,12 +360,14 @@ export const expected: Readonly<Record<string, Row>> = {
   },
   "HELD once, followed": {
     ...followed,
+    "report, open pi_1": "ok -> HELD reconciliation_finding",
     "bind pi_1": "STATE_NOT_ALLOWED -> HELD",
     "bind pi_2": "STATE_NOT_ALLOWED -> HELD",
     "bind pi_1, processing": "ok -> HELD follow_until_time",
   },
   "HELD once, no longer followed": {
     ...followed,
+    ...followedRunOut,
     "authorize, same attempt": "IN_DOUBT g1 -> IN_DOUBT vendor_state follow_until_time",
     "authorize, other attempt": "IN_DOUBT g1 -> IN_DOUBT vendor_state follow_until_time",
     "authorize, other key": "IN_DOUBT hidden -> HELD",
@@ -312,6 +389,7 @@ export const expected: Readonly<Record<string, Row>> = {
   },
   "HELD once, continued, expired": {
     ...continued,
+    ...boundRunOut,
     "void, absent": "EVIDENCE_INSUFFICIENT -> HELD",
     "authorize, other key": "IN_DOUBT hidden -> HELD",
     "authorize, other amount": "SPEND_MISMATCH g1 -> HELD",
@@ -332,6 +410,7 @@ export const expected: Readonly<Record<string, Row>> = {
   },
   "HELD resend, no longer followed, safe": {
     ...followed,
+    ...followedRunOut,
     "authorize, same attempt": "IN_DOUBT g1 -> IN_DOUBT vendor_state follow_until_time",
     "authorize, other attempt": "IN_DOUBT g1 -> IN_DOUBT vendor_state follow_until_time",
     "authorize, other key": "IN_DOUBT hidden -> HELD",
@@ -346,6 +425,10 @@ export const expected: Readonly<Record<string, Row>> = {
   "HELD two-step": twoStep,
   "HELD two-step, expired": {
     ...twoStep,
+    ...unboundRunOut,
+    // The sweep will void it: nothing was ever bound.
+    "report, absent": "ok -> HELD absent_since_time reconciliation_finding",
+    "report, unclear": "ok -> HELD reconciliation_finding",
     "authorize, same attempt": "GRANTED g1 maybe-sent -> HELD hold_expire_time told_may_have_been_sent",
     "authorize, other attempt": "GRANTED g1 maybe-sent -> HELD attempt_id hold_expire_time told_may_have_been_sent",
     "authorize, other key": "GRANTED g2 -> VOIDED HELD void_time void_reason void_evidence",
@@ -360,6 +443,7 @@ export const expected: Readonly<Record<string, Row>> = {
   "HELD two-step, bound": bound,
   "HELD two-step, bound, expired": {
     ...bound,
+    ...boundRunOut,
     "authorize, same attempt": "GRANTED g1 maybe-sent -> HELD hold_expire_time told_may_have_been_sent",
     "authorize, other attempt": "GRANTED g1 maybe-sent -> HELD attempt_id hold_expire_time told_may_have_been_sent",
     "authorize, other key": "IN_DOUBT hidden -> HELD",
@@ -381,6 +465,21 @@ export const expected: Readonly<Record<string, Row>> = {
     "void, not executed 403": proven,
     "void, not executed 429": proven,
     "report unknown": "ok -> IN_DOUBT told_may_have_been_sent",
+  },
+  "IN_DOUBT once, absent long ago": {
+    ...Object.fromEntries(
+      Object.entries(inDoubt).map(([name, what]) => [name, what === unproven ? `${unproven} absent_since_time` : what]),
+    ),
+    "void, absent": proven,
+    "resolve, voided pi_1": unproven,
+    "bind pi_1, processing":
+      "ok -> HELD bind_time vendor_state vendor_reference absent_since_time follow_until_time reconciliation_finding",
+    "report, open pi_1":
+      "ok -> HELD bind_time vendor_state vendor_reference absent_since_time follow_until_time reconciliation_finding",
+    "report, open pi_2":
+      "ok -> HELD bind_time vendor_state vendor_reference absent_since_time follow_until_time reconciliation_finding",
+    "report, absent": "ok -> IN_DOUBT",
+    "report, unclear": "ok -> IN_DOUBT absent_since_time reconciliation_finding",
   },
   "IN_DOUBT once, bound": continued,
   "IN_DOUBT resend, safe": {
@@ -417,6 +516,14 @@ export const expected: Readonly<Record<string, Row>> = {
     "bind pi_2": "ALREADY_BOUND -> IN_DOUBT",
   },
   COMMITTED: {
+    "report, open pi_1": "ALREADY_COMMITTED -> COMMITTED",
+    "report, open pi_2": "ALREADY_COMMITTED -> COMMITTED",
+    "report, absent": "ALREADY_COMMITTED -> COMMITTED",
+    "report, unclear": "ALREADY_COMMITTED -> COMMITTED",
+    "resolve, committed pi_1": "ok -> COMMITTED",
+    "resolve, committed pi_2": "COMMIT_CONTRADICTS -> COMMITTED ! OTHER_REFERENCE 10000000",
+    "resolve, voided": "ALREADY_COMMITTED -> COMMITTED",
+    "resolve, voided pi_1": "ALREADY_COMMITTED -> COMMITTED",
     "authorize, same attempt": "ALREADY_COMMITTED g1 -> COMMITTED",
     "authorize, other attempt": "ALREADY_COMMITTED g1 -> COMMITTED",
     "authorize, other key": "ALREADY_COMMITTED hidden -> COMMITTED",

@@ -49,7 +49,15 @@ async function rowsOf(granting: Granting): Promise<Map<string, Row[]>> {
 }
 
 // What follows from the state, or from when the vendor is asked: test/store/reconcile.test.ts and doubt.test.ts.
-const derived = new Set(["state", "in_doubt_time", "latest_hold_expire_time", "reconciliation_next_time"]);
+const derived = new Set([
+  "state",
+  "in_doubt_time",
+  "latest_hold_expire_time",
+  "reconciliation_count",
+  "reconciliation_first_time",
+  "reconciliation_next_time",
+  "reconciliation_time",
+]);
 
 /** "HELD", or "VOIDED HELD" where there are two generations, and the columns of the first that changed. */
 function describeRows(before: Row, after: readonly Row[]): string {

@@ -1,6 +1,8 @@
 import type pg from "pg";
-import type { Authorization, VoidEvidence } from "../../server/domain/spend.ts";
+import type { Authorization, Finding, VoidEvidence } from "../../server/domain/spend.ts";
 import { increaseHold } from "../../server/store/increase-hold.ts";
+import { reportReconciliation } from "../../server/store/reconcile.ts";
+import { resolveVoid } from "../../server/store/resolve.ts";
 import {
   bindVendorReference,
   reportUnknown,
@@ -57,6 +59,11 @@ export const states = {
   "HELD two-step, followed": { asked: twoStep, prepare: (s) => bind(s, "pi_1", "requires_action"), laterMs: expired },
   "IN_DOUBT once": { asked: once, prepare: doubt },
   "IN_DOUBT once, swept": { asked: { ...once, holdForMs: 0 }, prepare: sweep },
+  "IN_DOUBT once, absent long ago": {
+    asked: once,
+    prepare: async (s) => (await doubt(s), await report(s, "ABSENT")),
+    laterMs: 26 * hour,
+  },
   "IN_DOUBT once, bound": { asked: once, prepare: async (s) => (await bind(s, "pi_1", "processing"), await doubt(s)) },
   "IN_DOUBT resend, safe": { asked: resend, prepare: doubt },
   "IN_DOUBT two-step": { asked: twoStep, prepare: doubt },
@@ -125,6 +132,14 @@ export const operations = {
   "bind pi_2": (s) => bind(s, "pi_2"),
   "bind pi_1, processing": (s) => bind(s, "pi_1", "processing"),
   "increase to 12": (s) => increase(s, 12),
+  "report, open pi_1": (s) => report(s, "OPEN", "pi_1"),
+  "report, open pi_2": (s) => report(s, "OPEN", "pi_2"),
+  "report, absent": (s) => report(s, "ABSENT"),
+  "report, unclear": (s) => report(s, "UNCLEAR"),
+  "resolve, committed pi_1": (s) => resolveCommit(s, "pi_1"),
+  "resolve, committed pi_2": (s) => resolveCommit(s, "pi_2"),
+  "resolve, voided": (s) => resolveVoided(s),
+  "resolve, voided pi_1": (s) => resolveVoided(s, "pi_1"),
 } as const satisfies Record<string, Operation>;
 
 // References are unique per workspace, and every subject has one of its own.
@@ -178,6 +193,46 @@ async function bind(subject: Subject, name: string, vendorState = "") {
 async function increase({ pool, granting, authorization }: Subject, amount: number): Promise<string> {
   const command = { vaultKeyId: "main", authorization, amount: usd(amount), traceId: "" };
   return outcome(await increaseHold(pool, granting.workspace, command));
+}
+
+async function report(subject: Subject, finding: Finding, name?: string): Promise<string> {
+  const { pool, granting, authorization } = subject;
+  return outcome(
+    await reportReconciliation(pool, granting.workspace, {
+      vaultKeyId: "main",
+      authorization,
+      finding,
+      vendorReference: name === undefined ? "" : reference(subject, name),
+      vendorState: name === undefined ? "" : "processing",
+      note: "",
+      followForMs: hour,
+      traceId: "",
+    }),
+  );
+}
+
+async function resolveCommit(subject: Subject, name: string): Promise<string> {
+  const { granting, authorization } = subject;
+  return outcome(
+    await granting.commit(authorization, {
+      vendorReference: reference(subject, name),
+      actor: { kind: "operator", id: "t" },
+      resolution: "seen in the dashboard",
+    }),
+  );
+}
+
+async function resolveVoided(subject: Subject, name?: string): Promise<string> {
+  const { pool, granting, authorization } = subject;
+  return outcome(
+    await resolveVoid(pool, granting.workspace, {
+      operatorId: "t",
+      authorization,
+      vendorReference: name === undefined ? "" : reference(subject, name),
+      reason: "seen in the dashboard",
+      traceId: "",
+    }),
+  );
 }
 
 async function doubt({ pool, granting, asked, authorization }: Subject): Promise<string> {
