@@ -1,0 +1,186 @@
+import { setTimeout as delay } from "node:timers/promises";
+import type Stripe from "stripe";
+import { faultModes } from "../support/stripe-simulator/fault-spec.ts";
+import { createDisturber, type Disturber, type Faults } from "./disturber.ts";
+import { collect, watchCaps } from "./collect.ts";
+import type { Evidence, PlannedSpend, SpendClass } from "./evidence.ts";
+import { plainClient } from "./plant.ts";
+import { randomOf } from "./random.ts";
+import { stories } from "./stories.ts";
+import { type Stage, Story } from "./story.ts";
+import type { Plant, WorkerStart } from "./worker-call.ts";
+import { startWorkers, type Workers } from "./workers.ts";
+import { startWorld, type World } from "./world.ts";
+
+export interface RunOptions {
+  readonly seed: number;
+  /** How many calls of billing processes, those at the end included, about. */
+  readonly operations: number;
+  readonly plant?: Plant;
+  /** Only these classes. */
+  readonly only?: readonly SpendClass[];
+  readonly onProgress?: (line: string) => void;
+  /** No new story is begun after so many milliseconds of real time. */
+  readonly timeMaxMs?: number;
+}
+
+const processes = 3;
+const storiesAtOnce = 24;
+/** Short, so that much goes wrong. */
+const rough = { timeoutMs: 3_000, vendorDeadlineMs: 1_500, holdMs: 5_000 };
+const calm = { timeoutMs: 120_000, vendorDeadlineMs: 60_000, holdMs: 600_000 };
+
+/** Lets three processes spend while everything fails, then asks once more in peace, and collects what is known. */
+export async function run(options: RunOptions): Promise<Evidence> {
+  const { seed, plant } = options;
+  const world = await startWorld(randomOf(seed, "plain vendor"));
+  let workers: Workers | undefined;
+  try {
+    const start: WorkerStart = {
+      name: "",
+      baseUrl: `http://127.0.0.1:${world.front.port}`,
+      stripePort: world.vendor.port,
+      plainVendorPort: world.plainVendor.port,
+      vaultKeys: world.policy,
+      ...rough,
+      ...(plant === undefined ? {} : { plant }),
+    };
+    workers = await startWorkers(processes, start, world.cacheFolder);
+    const { spends, excesses, log } = await play(options, world, workers, start);
+    return await collect(world, { spends, workers, excesses, disturbances: log, ...rough });
+  } finally {
+    await workers?.close();
+    await world.close();
+  }
+}
+
+async function play(options: RunOptions, world: World, workers: Workers, start: WorkerStart) {
+  const { seed, operations, onProgress } = options;
+  const faults = createFaults(world);
+  const disturber = createDisturber(world, workers, randomOf(seed, "disturbances"), faults);
+  const caps = watchCaps(world);
+  const stage = createStage(world, workers, disturber, faults);
+  const told: Story[] = [];
+  const begun = Date.now();
+  const progress = setInterval(() => {
+    const { length } = workers.answers;
+    const seconds = Math.round((Date.now() - begun) / 1000);
+    const spends = told.reduce((sum, story) => sum + story.spends.length, 0);
+    onProgress?.(
+      `${seconds} s: ${length} of ${operations} operations, ${spends} spends, ${disturber.log.length} disturbances`,
+    );
+  }, 10_000);
+  try {
+    const timeMaxMs = options.timeMaxMs ?? Number.POSITIVE_INFINITY;
+    const isOver = (): boolean => {
+      const spends = told.reduce((sum, story) => sum + story.spends.length, 0);
+      return workers.answers.length + spends >= operations || Date.now() - begun >= timeMaxMs;
+    };
+    await Promise.all(Array.from({ length: storiesAtOnce }, () => tellStories(options, stage, told, isOver)));
+    await disturber.stop();
+    await settleDown(world, workers, disturber, faults, start);
+    stage.isCalm = true;
+    await inTurns([...told], (story) => story.end());
+    await workers.flush();
+    return {
+      spends: told.flatMap((story): readonly PlannedSpend[] => story.spends),
+      excesses: await caps.stop(),
+      log: disturber.log,
+    };
+  } finally {
+    clearInterval(progress);
+  }
+}
+
+async function tellStories(options: RunOptions, stage: Stage, told: Story[], isOver: () => boolean): Promise<void> {
+  const { seed, operations, only } = options;
+  const weights = Object.fromEntries(
+    Object.entries(stories).map(([name, { weight }]) => [
+      name,
+      only?.includes(name as SpendClass) === false ? 0 : weight,
+    ]),
+  ) as Record<SpendClass, number>;
+  const customers = Math.ceil(operations / 30);
+  while (!isOver()) {
+    const name = `s${told.length + 1}`;
+    const random = randomOf(seed, name);
+    const story = new Story(stage, random, { name, customerId: `customer-${random.whole(1, customers)}` });
+    told.push(story);
+    await stories[random.weighted(weights)].tell(story);
+  }
+}
+
+/** Ends every fault, and lets every hold of the rough times run out. */
+async function settleDown(
+  world: World,
+  workers: Workers,
+  disturber: Disturber,
+  faults: Faults,
+  start: WorkerStart,
+): Promise<void> {
+  world.plainVendor.calm();
+  await workers.flush();
+  await faults.letGo(true);
+  await world.vendor.control("DELETE", "faults");
+  await workers.restart({ ...start, ...calm });
+  const movedMs = 20 * 60_000;
+  await disturber.during("holds_run_out", () => world.advance(movedMs), { movedMs });
+}
+
+async function inTurns<Item>(items: Item[], work: (item: Item) => Promise<void>): Promise<void> {
+  const next = async (): Promise<void> => {
+    for (let item = items.shift(); item !== undefined; item = items.shift()) await work(item);
+  };
+  await Promise.all(Array.from({ length: storiesAtOnce }, next));
+}
+
+function createStage(world: World, workers: Workers, disturber: Disturber, faults: Faults) {
+  const stage = {
+    workers: workers.count,
+    plain: plainClient(world.vendor.port, undefined) as Stripe,
+    isCalm: false,
+    async ask(worker, call) {
+      for (let again = 0; ; again += 1) {
+        await disturber.gate();
+        const answer = await workers.ask(worker, call);
+        if (!stage.isCalm) disturber.passed();
+        if (answer.kind !== "lost" || again === 2) return answer;
+      }
+    },
+    async fault(random, match, isStateGuarded) {
+      const mode = random.pick(faultModes);
+      const get = match.path === undefined ? {} : { method: "GET", nth: random.whole(1, 4) };
+      const afterMs = mode.startsWith("slow") ? { afterMs: random.whole(20, 2_500) } : {};
+      const times = random.whole(1, 3);
+      const body = { mode, times, match: { ...match, ...get }, ...afterMs };
+      const { id } = (await world.vendor.control("POST", "faults", body)) as { readonly id: string };
+      if (mode.startsWith("hold")) faults.keep(id, match.key ?? "", isStateGuarded && random.chance(0.5));
+    },
+    async act(path, body, about) {
+      await disturber.gate();
+      // What the vendor refuses has not happened.
+      await disturber.during("act", () => world.vendor.control("POST", path, body).catch(() => undefined), about);
+    },
+  } satisfies Stage & { isCalm: boolean };
+  return stage as Stage & { isCalm: boolean };
+}
+
+/** Requests that are under way for long. */
+function createFaults(world: World): Faults {
+  const kept = new Map<string, { readonly key: string; readonly mayStay: boolean }>();
+  const release = async (id: string): Promise<void> => {
+    if (kept.delete(id)) await world.vendor.control("POST", `faults/${id}/release`);
+  };
+  return {
+    keep(id, key, mayStay) {
+      kept.set(id, { key, mayStay });
+      if (!mayStay) setTimeout(() => void release(id).catch(() => undefined), 300 + Math.random() * 4_000).unref();
+    },
+    async letGo(all) {
+      for (const [id, { mayStay }] of kept) if (all || !mayStay) await release(id);
+      const staying = new Set(["", ...[...kept.values()].map(({ key }) => key)]);
+      // Nothing that was let go may still be on its way when time moves. What only reads may.
+      while ((await world.vendor.open()).some((key) => !staying.has(key))) await delay(20);
+    },
+  };
+}
