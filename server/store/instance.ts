@@ -100,7 +100,10 @@ export function createInstanceWatch(onProblem: (problem: InstanceProblem | undef
   };
 }
 
-/** Flushed log survives every crash, so less of it on one timeline is an older copy of the files. */
+/**
+ * Flushed log survives every crash, so less of it on one timeline is an older copy of the files. What was lost since the
+ * last look does not show.
+ */
 function wentBack(before: InstanceRow, found: InstanceRow): boolean {
   if (before.recovery_count === null || found.recovery_count === null) return false;
   if (found.recovery_count !== before.recovery_count) return found.recovery_count < before.recovery_count;
