@@ -1,4 +1,3 @@
-import { timestampMs } from "@bufbuild/protobuf/wkt";
 import {
   type Authorization,
   ReconciliationFinding,
@@ -9,17 +8,16 @@ import type { ControlPlane } from "./control-plane.ts";
 import { toDecimalMoney } from "./convert.ts";
 import { type DecimalMoney, toStripeAmount } from "./money.ts";
 import { checkNumber } from "./option-check.ts";
-import { createStripeReader, type Found, type StripeReader } from "./reconcile-stripe.ts";
+import { type Look, look, type Looking, type Subject, subjectOf } from "./reconcile-look.ts";
+import { createStripeReader } from "./reconcile-stripe.ts";
 import { translateFailure } from "./refusal.ts";
 import { toRpcFailure } from "./rpc-failure.ts";
 import type { Runtime } from "./runtime.ts";
 import type { StripeLike } from "./stripe.ts";
 import { moneyFrom } from "./stripe-call.ts";
-import { findStripeEndpoint } from "./stripe-endpoints.ts";
-import { FAMILIES, type ObjectFamily, text, type Verdict } from "./stripe-object.ts";
-import { planOf } from "./stripe-plan.ts";
-import { isRecord } from "./stripe-send.ts";
+import { text, type Verdict } from "./stripe-object.ts";
 
+/** How far a reconciliation goes, and who learns of it. */
 export interface ReconcileOptions {
   /** How many reads of Stripe one run may make. 500 by default: Stripe allots reads by the number of payments. */
   readonly maxReads?: number;
@@ -56,6 +54,7 @@ export interface ReconcileStep {
   readonly note: string;
 }
 
+/** What a reconciliation did. */
 export interface ReconcileReport {
   readonly steps: readonly ReconcileStep[];
   /** How many steps ended in each outcome. */
@@ -109,14 +108,9 @@ export async function reconcile(
   return { steps, counts: countsOf(steps), reads: reader.reads(), complete };
 }
 
-interface Run {
+interface Run extends Looking {
   readonly settings: ReconcileSettings;
-  readonly reader: StripeReader;
-  /** What was listed already, by account and path. */
-  readonly lists: Map<string, Promise<Found<readonly StripeObject[]>>>;
 }
-
-type StripeObject = Readonly<Record<string, unknown>>;
 
 function countsOf(steps: readonly ReconcileStep[]): ReconcileReport["counts"] {
   const counts = {
@@ -148,35 +142,6 @@ async function listUnsettled({ controlPlane, runtime, timeoutMs }: ReconcileSett
   }
 }
 
-interface Subject {
-  readonly authorization: Authorization;
-  readonly family: ObjectFamily | undefined;
-  /** Our metadata travels on the object, so that a list shows whose it is. */
-  readonly marked: boolean;
-}
-
-function subjectOf(authorization: Authorization): Subject {
-  const [method = "", path = ""] = authorization.endpoint.split(" ");
-  const endpoint = findStripeEndpoint(method, path.replaceAll(":id", "x"));
-  const plan = endpoint === undefined ? undefined : planOf(endpoint);
-  switch (plan?.flow) {
-    case "intent":
-      return { authorization, family: FAMILIES.payment_intent, marked: true };
-    case "step":
-    case "edit":
-    case "release":
-      return { authorization, family: FAMILIES[plan.family], marked: false };
-    case "one_call":
-      return {
-        authorization,
-        family: plan.family === undefined ? undefined : FAMILIES[plan.family],
-        marked: plan.metadata,
-      };
-    default:
-      return { authorization, family: undefined, marked: false };
-  }
-}
-
 async function reconcileOne(run: Run, all: readonly Authorization[], authorization: Authorization) {
   const subject = subjectOf(authorization);
   try {
@@ -198,100 +163,6 @@ const SETTLED_ELSEWHERE = new Set([
   "ATTEMPT_SUPERSEDED",
   "EVIDENCE_INSUFFICIENT",
 ]);
-
-interface Look {
-  readonly found: Found<StripeObject>;
-  readonly note: string;
-  /** Only our mark says whose object it is, and whoever may write to Stripe can copy a mark. */
-  readonly byMark?: true;
-}
-
-/** Finds the authorization's object: by its bound reference, by the event of its key, by its metadata. */
-async function look(run: Run, all: readonly Authorization[], subject: Subject): Promise<Look> {
-  const { authorization, family } = subject;
-  const { vendorReference, vendorAccount } = authorization;
-  if (family === undefined) return byEvent(run, all, subject);
-  if (vendorReference !== "") {
-    const found = await readObject(run, family, vendorReference, vendorAccount);
-    return { found, note: `read ${vendorReference}` };
-  }
-  const event = await byEvent(run, all, subject);
-  if (event.found.kind === "found" || !subject.marked) return event;
-  return byMetadata(run, all, subject, family);
-}
-
-// Stripe's clock is not ours.
-const SKEW_S = 600;
-
-function listed(run: Run, path: string, query: Readonly<Record<string, string>>, account: string) {
-  const key = `${account} ${path}`;
-  const known = run.lists.get(key) ?? run.reader.list(path, query, account);
-  run.lists.set(key, known);
-  return known;
-}
-
-/** From when on the unsettled authorizations of an account can have objects, in seconds. One list serves all of them. */
-function since(all: readonly Authorization[], account: string): number {
-  const times = all
-    .filter(({ vendorAccount }) => vendorAccount === account)
-    .map(({ grantTime }) => (grantTime === undefined ? Number.POSITIVE_INFINITY : timestampMs(grantTime) / 1000));
-  return Math.floor(Math.min(...times)) - SKEW_S;
-}
-
-async function byEvent(run: Run, all: readonly Authorization[], { authorization, family }: Subject): Promise<Look> {
-  const { vendorAccount, idempotencyKey } = authorization;
-  const from = since(all, vendorAccount);
-  const events = await listed(run, "/v1/events", { "created[gte]": String(from) }, vendorAccount);
-  if (events.kind !== "found") return { found: { kind: "unreadable", why: whyOf(events) }, note: "events" };
-  // One request may have caused events about several objects, such as a subscription's invoice and its charge.
-  const object = events.value
-    .filter(({ request }) => isRecord(request) && request["idempotency_key"] === idempotencyKey)
-    .map(({ data }) => (isRecord(data) && isRecord(data["object"]) ? data["object"] : {}))
-    .find((candidate) => family === undefined || isOf(family, candidate));
-  if (object === undefined) return { found: { kind: "unreadable", why: "no event shows the key" }, note: "events" };
-  const id = text(object, "id");
-  if (family === undefined) return { found: { kind: "found", value: object }, note: `an event of ${id}` };
-  // The event shows the object as it was; what counts is what it is.
-  return { found: await readObject(run, family, id, vendorAccount), note: `an event of ${id}` };
-}
-
-/** Whether an object is of the family: "checkout.session" belongs to "/v1/checkout/sessions". */
-function isOf(family: ObjectFamily, object: StripeObject): boolean {
-  const name = text(object, "object").split(".").at(-1) ?? "";
-  return name !== "" && family.collection.endsWith(`/${name}s`);
-}
-
-function readObject(run: Run, { collection, readQuery }: ObjectFamily, id: string, account: string) {
-  const query = readQuery === undefined ? "" : `?${readQuery}`;
-  return run.reader.object(`${collection}/${encodeURIComponent(id)}${query}`, account);
-}
-
-async function byMetadata(
-  run: Run,
-  all: readonly Authorization[],
-  { authorization }: Subject,
-  family: ObjectFamily,
-): Promise<Look> {
-  const from = since(all, authorization.vendorAccount);
-  const rows = await listed(run, family.collection, { "created[gte]": String(from) }, authorization.vendorAccount);
-  const note = `all of ${family.collection} since ${new Date(from * 1000).toISOString()}`;
-  if (rows.kind !== "found") return { found: { kind: "unreadable", why: whyOf(rows) }, note };
-  const mark = authorization.name.slice("authorizations/".length);
-  const ours = rows.value.filter((row) => {
-    const metadata = row["metadata"];
-    return isRecord(metadata) && metadata["holdfast_authorization"] === mark;
-  });
-  const [object, ...others] = ours;
-  if (others.length > 0) return { found: { kind: "unreadable", why: "several objects carry our mark" }, note };
-  if (object === undefined) return { found: { kind: "absent" }, note };
-  if (family.readQuery === undefined) return { found: { kind: "found", value: object }, note, byMark: true };
-  const found = await readObject(run, family, text(object, "id"), authorization.vendorAccount);
-  return { found, note, byMark: true };
-}
-
-function whyOf(found: Found<unknown>): string {
-  return found.kind === "unreadable" ? found.why : "not there";
-}
 
 async function settle(run: Run, subject: Subject, { found, note, byMark }: Look): Promise<ReconcileStep> {
   const { authorization, family } = subject;

@@ -26,6 +26,7 @@ export const remedyOfPattern: Readonly<Record<string, string>> = {
     'a method, one space and a path template without a query, for example "POST /v1/charges", or empty',
   "^authorizations/[0-9a-f]{32}-[1-9][0-9]{0,6}$":
     "a resource name as AuthorizeSpend returned it, authorizations/{32 hex digits}-{generation}",
+  "^contradictions/[0-9a-f]{32}$": "a resource name as ListContradictions returned it, contradictions/{32 hex digits}",
   "^caps/[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$": "a resource name, caps/{cap}",
   "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$": "1–63 of a–z, 0–9 and -, without a - at either end",
   "^vaultKeys/[a-z0-9]{1,32}$": "a resource name, vaultKeys/{vault_key}",
