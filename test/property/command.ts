@@ -13,6 +13,8 @@ export type Evidence =
   | "OPERATOR"
   | "NEVER_BOUND";
 
+export type Finding = "OPEN" | "ABSENT" | "UNREADABLE" | "UNCLEAR";
+
 export interface Identity {
   readonly customer: string;
   readonly period: string;
@@ -94,6 +96,26 @@ export interface ReportUnknown extends Settling {
   readonly op: "reportUnknown";
   readonly key: string;
   readonly attempt: string;
+}
+
+/** What asking the vendor has found. */
+export interface Report extends Settling {
+  readonly op: "report";
+  readonly key: string;
+  readonly finding: Finding;
+  /** Of an OPEN object with its state; both empty otherwise. */
+  readonly reference: string;
+  readonly vendorState: string;
+}
+
+/** An operator's word about the vendor. */
+export interface Resolve extends Settling {
+  readonly op: "resolve";
+  readonly key: null;
+  /** What was charged, or that nothing was. */
+  readonly committed: { readonly currency: string; readonly amount: bigint } | null;
+  /** Of the charge, or of the object that was seen ended, or empty. */
+  readonly reference: string;
 }
 
 export interface Bind extends Settling {
@@ -201,6 +223,8 @@ export type Command =
   | Void
   | ReportUnknown
   | Bind
+  | Report
+  | Resolve
   | Increase
   | AcquireLease
   | RenewLease

@@ -12,6 +12,7 @@ import {
   type Amount,
   type AuthorizeStep,
   type ClockStep,
+  type CommittedAmount,
   type LeaseStep,
   type Raise,
   type Reference,
@@ -208,18 +209,32 @@ function resolveSettle(world: World, step: SettleStep): Command | null {
   const by = step.by === "operator" ? null : owner;
   switch (action.kind) {
     case "commit": {
-      const amount = { held: target.held, less: target.held / 2n, more: target.held + dollar, zero: 0n }[action.amount];
+      const amount = committedAmount(target, action.amount);
       const reference = resolveReference(target, action.reference);
       return { op: "commit", key: by, spend, generation, currency: target.currency, amount, reference };
     }
     case "void": {
-      const evidence = by === null ? "OPERATOR" : action.evidence;
+      const evidence = by === null && action.evidence !== "ABSENT_AFTER_QUARANTINE" ? "OPERATOR" : action.evidence;
       const reference = evidence === "TOMBSTONE" ? resolveReference(target, action.reference) : "";
       const { vendorStatus, replayed } = action;
       return { op: "void", key: by, spend, generation, attempt, evidence, vendorStatus, replayed, reference };
     }
     case "reportUnknown":
       return { op: "reportUnknown", key: owner, spend, generation, attempt };
+    case "report": {
+      const isOpen = action.finding === "OPEN" && action.reference !== "none";
+      const reference = isOpen ? resolveReference(target, action.reference) : "";
+      const { finding } = action;
+      return { op: "report", key: owner, spend, generation, finding, reference, vendorState: isOpen ? "open" : "" };
+    }
+    case "resolve": {
+      const { amount } = action;
+      const committed =
+        amount === "voided" ? null : { currency: target.currency, amount: committedAmount(target, amount) };
+      const isNamed = committed !== null || action.reference !== "none";
+      const reference = isNamed ? resolveReference(target, action.reference) : "";
+      return { op: "resolve", key: null, spend, generation, committed, reference };
+    }
     case "increase": {
       const currency = action.amount.of === "currency" && target.currency === "usd" ? "eur" : target.currency;
       return {
@@ -253,10 +268,15 @@ function raisedTotal(world: World, target: Generation, raise: Raise): bigint {
   return edge + raise.delta > 0n ? edge + raise.delta : 1n;
 }
 
-function resolveReference(target: Generation, reference: Reference): string {
+function committedAmount({ held }: Generation, amount: CommittedAmount): bigint {
+  return { held, less: held / 2n, more: held + dollar, zero: 0n }[amount];
+}
+
+function resolveReference(target: Generation, reference: Reference | "none"): string {
   const own = `pi_${spendKey(target).slice(0, 8)}_${target.generation}`;
   switch (reference) {
     case "own":
+    case "none":
       return own;
     case "second":
       return `${own}_b`;
@@ -292,6 +312,14 @@ function instant(world: World, step: ClockStep): number | null {
         return one === undefined || one.resendSafeForMs === null ? null : one.grantTime + one.resendSafeForMs;
       case "follow":
         return one?.followUntil ?? null;
+      case "quarantine":
+        return one === undefined
+          ? null
+          : Math.max(one.holdExpireMax, one.grantTime + (one.resendSafeForMs ?? 0)) + 25 * 3_600_000;
+      case "absence":
+        return one === undefined || one.asked === null || one.asked.absentSince === null
+          ? null
+          : one.asked.absentSince + 300_000;
       case "midnight": {
         const days = [...world.caps.values()].filter(({ rule }) => rule.window === "DAY");
         const cap = days[step.pick % Math.max(days.length, 1)];

@@ -1,5 +1,5 @@
 import fc from "fast-check";
-import type { CreateCap, CreateVaultKey, Direction, Evidence, Settlement } from "./command.ts";
+import type { CreateCap, CreateVaultKey, Direction, Evidence, Finding, Settlement } from "./command.ts";
 
 /**
  * The steps of a random history are symbolic ("the holder's attempt", "one micro more than the headroom"): they
@@ -72,7 +72,7 @@ export interface AuthorizeStep {
 }
 
 export type Action =
-  | { readonly kind: "commit"; readonly amount: "held" | "less" | "more" | "zero"; readonly reference: Reference }
+  | { readonly kind: "commit"; readonly amount: CommittedAmount; readonly reference: Reference }
   | {
       readonly kind: "void";
       readonly evidence: Evidence;
@@ -82,12 +82,16 @@ export type Action =
     }
   | { readonly kind: "reportUnknown" }
   | { readonly kind: "increase"; readonly amount: Raise }
+  | { readonly kind: "report"; readonly finding: Finding; readonly reference: Reference | "none" }
+  | { readonly kind: "resolve"; readonly amount: CommittedAmount | "voided"; readonly reference: Reference | "none" }
   | {
       readonly kind: "bind";
       readonly reference: Reference;
       readonly vendorState: string;
       readonly followForMs: number | null;
     };
+
+export type CommittedAmount = "held" | "less" | "more" | "zero";
 
 /** The new total: what is held and a bit, what a cap still allows and a bit, or another currency. */
 export type Raise = {
@@ -118,7 +122,7 @@ export interface LeaseStep {
 
 export interface ClockStep {
   readonly kind: "clock";
-  readonly to: "soon" | "expiry" | "resend" | "follow" | "midnight" | "lease" | "keyExpiry";
+  readonly to: "soon" | "expiry" | "resend" | "follow" | "quarantine" | "absence" | "midnight" | "lease" | "keyExpiry";
   readonly pick: number;
   readonly delta: number;
 }
@@ -237,6 +241,22 @@ const action: fc.Arbitrary<Action> = fc.oneof(
   },
   { weight: 2, arbitrary: fc.constant({ kind: "reportUnknown" as const }) },
   {
+    weight: 1,
+    arbitrary: fc.record({
+      kind: fc.constant("report" as const),
+      finding: fc.constantFrom<Finding>("OPEN", "OPEN", "ABSENT", "ABSENT", "UNREADABLE", "UNCLEAR"),
+      reference: fc.constantFrom<Reference | "none">("own", "bound", "second", "none"),
+    }),
+  },
+  {
+    weight: 1,
+    arbitrary: fc.record({
+      kind: fc.constant("resolve" as const),
+      amount: fc.constantFrom<CommittedAmount | "voided">("held", "less", "more", "zero", "voided", "voided"),
+      reference: fc.constantFrom<Reference | "none">("own", "own", "bound", "shared", "none"),
+    }),
+  },
+  {
     weight: 3,
     arbitrary: fc.record({
       kind: fc.constant("increase" as const),
@@ -289,7 +309,7 @@ const leaseStep: fc.Arbitrary<LeaseStep> = fc.record({
 const clockStep: fc.Arbitrary<ClockStep> = fc.record({
   kind: fc.constant("clock" as const),
   to: fc.constantFrom<ClockStep["to"]>(
-    ...(["soon", "expiry", "expiry", "resend", "follow", "midnight", "lease", "keyExpiry"] as const),
+    ...(["soon", "expiry", "expiry", "resend", "follow", "absence", "midnight", "lease", "keyExpiry"] as const),
   ),
   pick: small(6),
   delta: fc.constantFrom(-1, 0, 1),
@@ -346,6 +366,47 @@ const keyRule = (key: fc.Arbitrary<string>): fc.Arbitrary<CreateVaultKey> =>
       { currency: "eur", amount: 3n * dollar },
     ),
     expireTime: mostly<number | null>(null, Date.parse("2026-12-01T12:00:00Z")),
+  });
+
+const byOwner = (what: Action): SettleStep => ({
+  kind: "settle",
+  pick: 0,
+  missing: false,
+  by: "owner",
+  attempt: "holder",
+  action: what,
+});
+
+const absent: Action = { kind: "report", finding: "ABSENT", reference: "none" };
+const voidAbsent: Action = {
+  kind: "void",
+  evidence: "ABSENT_AFTER_QUARANTINE",
+  vendorStatus: 0,
+  replayed: false,
+  reference: "own",
+};
+
+/** What has to come together before absence proves anything, with or without what spoils it. */
+const absence: fc.Arbitrary<Step[]> = fc
+  .record({
+    fresh: fc.option(authorizeStep, { nil: undefined }),
+    sent: fc.constantFrom<Step>(byOwner({ kind: "reportUnknown" }), { kind: "clock", to: "expiry", pick: 0, delta: 0 }),
+    between: fc.option(fc.oneof(settleStep, authorizeStep), { nil: undefined }),
+    early: fc.boolean(),
+    quarantine: fc.constantFrom(-1, 0, 1),
+    wait: fc.constantFrom(-1, 0, 1),
+  })
+  .map(({ fresh, sent, between, early, quarantine, wait }) => {
+    const over: Step = { kind: "clock", to: "quarantine", pick: 0, delta: quarantine };
+    const seen = byOwner(absent);
+    const steps: (Step | undefined)[] = [
+      fresh,
+      sent,
+      ...(early ? [seen, between, over] : [over, seen, between]),
+      { kind: "clock", to: "absence", pick: 0, delta: wait },
+      byOwner(voidAbsent),
+    ];
+    return steps.filter((one) => one !== undefined);
   });
 
 const step: fc.Arbitrary<Step> = fc.oneof(
@@ -405,6 +466,12 @@ export function histories(steps: number): fc.Arbitrary<History> {
         }),
       )
       .map(([k0, k1, caps]) => [k0, k1, ...caps]),
-    steps: fc.array(step, { minLength: 1, maxLength: steps, size: "max" }),
+    steps: fc
+      .array(fc.oneof({ weight: 80, arbitrary: step.map((one) => [one]) }, { weight: 1, arbitrary: absence }), {
+        minLength: 1,
+        maxLength: steps,
+        size: "max",
+      })
+      .map((parts) => parts.flat()),
   });
 }

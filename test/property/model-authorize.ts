@@ -70,6 +70,9 @@ function onLive(world: World, live: Generation, request: Authorize): Answer {
   live.attempt = request.attempt;
   live.told = true;
   live.holdExpireTime = now + request.holdMs;
+  live.holdExpireMax = Math.max(live.holdExpireMax, live.holdExpireTime);
+  live.inDoubtSince = null;
+  live.asked = null;
   return { ...shown(live), disposition: "GRANTED", mayHaveBeenSent: true };
 }
 
@@ -97,7 +100,7 @@ function onLiveOfAnotherKey(world: World, live: Generation, request: Authorize):
 
 function inDoubt(world: World, live: Generation, request: Authorize): Answer {
   if (request.dryRun) return { error: null, disposition: "IN_DOUBT" };
-  if (live.state === "HELD") world.rules.toDoubt(live);
+  if (live.state === "HELD") world.rules.toDoubt(live, world.now);
   const safe = !live.bound && live.resendSafeForMs !== null && world.now < live.grantTime + live.resendSafeForMs;
   return { ...shown(live), disposition: "IN_DOUBT", ...(safe ? { fields: "body_fingerprint" } : {}) };
 }
@@ -151,6 +154,9 @@ function grant(world: World, request: Authorize, generation: number, holds: read
     attempt: request.attempt,
     told: false,
     holdExpireTime: world.now + request.holdMs,
+    holdExpireMax: world.now + request.holdMs,
+    inDoubtSince: null,
+    asked: null,
     bound: false,
     reference: null,
     vendorState: "",

@@ -3,6 +3,7 @@ import { capDenial, counterDenial, counterOf, type Cap } from "./model-cap.ts";
 import { fenceHolds } from "./model-lease.ts";
 import {
   chargeName,
+  doubtSince,
   holdRuns,
   unfollow,
   voidWith,
@@ -31,11 +32,15 @@ export const rules: Rules = {
     voided.evidence === "NEVER_BOUND" ||
     request.retryAfterGeneration === voided.generation,
   proves,
-  expire: (generation) => {
+  provesAbsence,
+  isMidCall: (generation, now) =>
+    generation.state === "HELD" && generation.vendorState === "" && now < generation.holdExpireTime,
+  expire: (generation, now) => {
     if (generation.settlement === "TWO_STEP" && !generation.bound) voidWith(generation, "NEVER_BOUND");
-    else rules.toDoubt(generation);
+    else rules.toDoubt(generation, now);
   },
-  toDoubt: (generation) => {
+  toDoubt: (generation, now) => {
+    generation.inDoubtSince = doubtSince(generation, now);
     unfollow(generation);
     generation.state = "IN_DOUBT";
   },
@@ -122,9 +127,20 @@ function takeover(live: Generation, request: Authorize, now: number): "CONTINUE"
   }
 }
 
+const hourMs = 3_600_000;
+
+/** Nothing can be on its way any more, and one look that met a vendor that was behind is not enough. */
+function provesAbsence(generation: Generation, now: number): boolean {
+  const absentSince = generation.asked?.absentSince ?? null;
+  const lastSend = Math.max(generation.holdExpireMax, generation.grantTime + (generation.resendSafeForMs ?? 0));
+  if (generation.bound || generation.state !== "IN_DOUBT" || absentSince === null) return false;
+  return now - absentSince >= hourMs / 12 && now - lastSend >= 25 * hourMs;
+}
+
 function proves(generation: Generation, request: Void): boolean {
-  if (request.key === null) return request.evidence === "OPERATOR";
+  if (request.evidence === "OPERATOR") return request.key === null;
   if (generation.bound) return request.evidence === "TOMBSTONE" && request.reference === generation.reference;
+  if (request.key === null) return false;
   if (request.evidence === "NEVER_SENT") return !generation.told;
   if (request.evidence === "NOT_EXECUTED") {
     return !generation.told && !request.replayed && [401, 403, 429].includes(request.vendorStatus);

@@ -3,6 +3,7 @@ import { denial, keyDenial } from "./model-cap.ts";
 import {
   chargeName,
   findGeneration,
+  forgetAbsence,
   isLive,
   shown,
   spendKey,
@@ -14,20 +15,20 @@ import {
 
 const weekMs = 7 * 24 * 3_600_000;
 
-interface Settling {
+export interface Settling {
   readonly key: string | null;
   readonly spend: Identity;
   readonly generation: number;
 }
 
 /** The generation that a call settles, or why the caller may not. A null key is the operator. */
-function settled(world: World, request: Settling): Generation | Answer {
+export function settled(world: World, request: Settling): Generation | Answer {
   const generation = findGeneration(world, request.spend, request.generation);
   if (generation === undefined) return { error: "NOT_FOUND" };
   return request.key === null || request.key === generation.key ? generation : { error: "OTHER_VAULT_KEY" };
 }
 
-function isAnswer(found: Generation | Answer): found is Answer {
+export function isAnswer(found: Generation | Answer): found is Answer {
   return "error" in found;
 }
 
@@ -48,6 +49,7 @@ export function commit(world: World, request: Commit): Answer {
   unfollow(found);
   world.charges.set(charge, found);
   found.state = "COMMITTED";
+  found.inDoubtSince = null;
   found.reference = request.reference;
   found.committed = request.amount;
   world.rules.settle(world, found, request.amount);
@@ -89,6 +91,7 @@ export function voidSpend(world: World, request: Void): Answer {
   if (isAnswer(found)) return found;
   if (found.state === "VOIDED") return shown(found);
   if (found.state === "COMMITTED") return { error: "ALREADY_COMMITTED" };
+  if (request.evidence === "ABSENT_AFTER_QUARANTINE") return voidAbsent(world, found);
   // A tombstone is a fact about the bound object, whoever has seen it.
   const tombstone = request.evidence === "TOMBSTONE" && found.bound && found.reference === request.reference;
   if (request.key !== null && found.attempt !== request.attempt && !tombstone) return { error: "ATTEMPT_SUPERSEDED" };
@@ -96,8 +99,16 @@ export function voidSpend(world: World, request: Void): Answer {
     voidWith(found, request.evidence);
     return shown(found);
   }
-  world.rules.toDoubt(found);
+  world.rules.toDoubt(found, world.now);
+  forgetAbsence(found);
   return { error: "EVIDENCE_INSUFFICIENT" };
+}
+
+/** Whoever has looked; what is not proven yet changes nothing, for it is looked at again. */
+function voidAbsent(world: World, found: Generation): Answer {
+  if (!world.rules.provesAbsence(found, world.now)) return { error: "EVIDENCE_INSUFFICIENT" };
+  voidWith(found, "ABSENT_AFTER_QUARANTINE");
+  return shown(found);
 }
 
 export function reportUnknown(world: World, request: ReportUnknown): Answer {
@@ -105,7 +116,8 @@ export function reportUnknown(world: World, request: ReportUnknown): Answer {
   if (isAnswer(found)) return found;
   if (!isLive(found)) return { error: terminalReason(found) };
   if (found.attempt !== request.attempt) return { error: "ATTEMPT_SUPERSEDED" };
-  if (found.state === "HELD") world.rules.toDoubt(found);
+  if (found.state === "HELD" || !found.told) forgetAbsence(found);
+  if (found.state === "HELD") world.rules.toDoubt(found, world.now);
   world.rules.reportSent(found);
   return shown(found);
 }
@@ -121,7 +133,11 @@ export function bind(world: World, request: Bind): Answer {
   }
   if (found.attempt !== request.attempt) return { error: "ATTEMPT_SUPERSEDED" };
   // A known vendor state is not a doubt.
-  if (request.vendorState !== "") found.state = "HELD";
+  if (request.vendorState !== "") {
+    found.state = "HELD";
+    found.inDoubtSince = null;
+  }
+  found.asked = null;
   found.bound = true;
   found.reference = request.reference;
   found.vendorState = request.vendorState;
@@ -145,6 +161,6 @@ export function increase(world: World, request: Increase): Answer {
   return { ...shown(found), disposition: "GRANTED" };
 }
 
-function terminalReason(generation: Generation): string {
+export function terminalReason(generation: Generation): string {
   return generation.state === "COMMITTED" ? "ALREADY_COMMITTED" : "ALREADY_VOIDED";
 }

@@ -6,6 +6,7 @@ import type {
   Direction,
   Evidence,
   Fence,
+  Finding,
   Identity,
   Settlement,
   State,
@@ -20,6 +21,15 @@ export interface Hold {
   amount: bigint;
   /** What refunds gave back. */
   returned: bigint;
+}
+
+export interface Asked {
+  readonly finding: Finding;
+  readonly firstTime: number;
+  readonly lastTime: number;
+  readonly count: number;
+  /** Since when nothing else than ABSENT was found, and nothing else happened. */
+  readonly absentSince: number | null;
 }
 
 /** One generation of one spend. */
@@ -45,6 +55,12 @@ export interface Generation extends Identity {
   /** What the holding attempt was told last. */
   told: boolean;
   holdExpireTime: number;
+  /** The latest that any attempt was told. */
+  holdExpireMax: number;
+  /** Set while IN_DOUBT. */
+  inDoubtSince: number | null;
+  /** What asking the vendor has found since the last attempt. */
+  asked: Asked | null;
   bound: boolean;
   reference: string | null;
   vendorState: string;
@@ -79,9 +95,13 @@ export interface Rules {
   mayFollow(voided: Generation, request: Authorize): boolean;
   /** Whether the evidence proves that no charge exists. */
   proves(generation: Generation, request: Void): boolean;
+  /** Whether the vendor's showing nothing proves that nothing exists. */
+  provesAbsence(generation: Generation, now: number): boolean;
+  /** Whether an attempt is in the middle of its call: nobody else says what came of it. */
+  isMidCall(generation: Generation, now: number): boolean;
   /** Ends the hold that ran out. */
-  expire(generation: Generation): void;
-  toDoubt(generation: Generation): void;
+  expire(generation: Generation, now: number): void;
+  toDoubt(generation: Generation, now: number): void;
   /** Whoever does not know the outcome has sent. */
   reportSent(generation: Generation): void;
   /** Whether the attempt that holds a running hold may be told again to call the vendor. */
@@ -176,6 +196,11 @@ export function shown(generation: Generation): Answer {
     reference: generation.reference,
     vendorState: generation.vendorState,
     followUntil: generation.followUntil,
+    inDoubtTime: generation.inDoubtSince,
+    finding: generation.asked?.finding ?? null,
+    askedTime: generation.asked?.lastTime ?? null,
+    askedCount: generation.asked?.count ?? null,
+    absentSince: generation.asked?.absentSince ?? null,
     committedAmount: generation.committed,
     refundedAmount: generation.committed === null ? null : generation.refunded,
     direction: generation.direction,
@@ -190,8 +215,26 @@ export function unfollow(generation: Generation): void {
   generation.followUntil = null;
 }
 
+/**
+ * When a hold ends to be an attempt's or followed. What has run out is in doubt since then, whoever noticed when; a
+ * two-step that was never bound is not in doubt then but void.
+ */
+export function doubtSince(generation: Generation, now: number): number {
+  if (generation.inDoubtSince !== null) return generation.inDoubtSince;
+  if (generation.settlement === "TWO_STEP" && !generation.bound) return now;
+  const { vendorState, followUntil, holdExpireTime, settlement } = generation;
+  if (vendorState === "" || followUntil === null) return Math.min(now, holdExpireTime);
+  return Math.min(now, settlement === "TWO_STEP" ? Math.max(holdExpireTime, followUntil) : followUntil);
+}
+
+/** What the vendor has shown is no longer absence. */
+export function forgetAbsence(generation: Generation): void {
+  if (generation.asked !== null) generation.asked = { ...generation.asked, absentSince: null };
+}
+
 export function voidWith(generation: Generation, evidence: Evidence): void {
   unfollow(generation);
+  generation.inDoubtSince = null;
   generation.state = "VOIDED";
   generation.evidence = evidence;
   for (const hold of generation.holds) hold.counter.held -= hold.amount;

@@ -2,6 +2,7 @@ import type { Answer, Answers, Command, CounterName, Identity, System } from "./
 import { authorize } from "./model-authorize.ts";
 import { counterNamed, usageOf } from "./model-cap.ts";
 import { acquireLease, releaseLease, renewLease } from "./model-lease.ts";
+import { report, resolve } from "./model-reconcile.ts";
 import { rules as meant } from "./model-rules.ts";
 import { bind, commit, increase, reportUnknown, voidSpend } from "./model-settle.ts";
 import { createWorld, findGeneration, isFollowed, isLive, shown, type Rules, type World } from "./model-world.ts";
@@ -50,6 +51,10 @@ function applyOne(world: World, command: Exclude<Command, { op: "authorizeBatch"
       return reportUnknown(world, command);
     case "bind":
       return bind(world, command);
+    case "report":
+      return report(world, command);
+    case "resolve":
+      return resolve(world, command);
     case "increase":
       return increase(world, command);
     case "acquireLease":
@@ -115,6 +120,6 @@ function sweep(world: World): void {
   for (const one of generations(world)) {
     const unbound = one.settlement === "TWO_STEP" && !one.bound;
     if (!isLive(one) || world.now < one.holdExpireTime || isFollowed(one, world.now)) continue;
-    if (one.state === "HELD" || unbound) world.rules.expire(one);
+    if (one.state === "HELD" || unbound) world.rules.expire(one, world.now);
   }
 }

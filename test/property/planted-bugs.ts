@@ -16,12 +16,53 @@ export const plantedBugs: Readonly<Record<string, Rules>> = {
   },
   "in doubt is not counted": {
     ...rules,
-    toDoubt: (generation) => {
+    toDoubt: (generation, now) => {
       if (generation.state === "IN_DOUBT") return;
-      generation.state = "IN_DOUBT";
+      rules.toDoubt(generation, now);
       for (const hold of generation.holds) hold.counter.held -= hold.amount;
     },
   },
+  "absence proves without a quarantine": {
+    ...rules,
+    provesAbsence: (generation, now) =>
+      rules.provesAbsence({ ...generation, holdExpireMax: 0, grantTime: 0, resendSafeForMs: null }, now),
+  },
+  "the quarantine begins with the grant": {
+    ...rules,
+    provesAbsence: (generation, now) => rules.provesAbsence({ ...generation, holdExpireMax: 0 }, now),
+  },
+  "the quarantine forgets that a request may be sent again": {
+    ...rules,
+    provesAbsence: (generation, now) => rules.provesAbsence({ ...generation, resendSafeForMs: null }, now),
+  },
+  "a single look proves absence": {
+    ...rules,
+    provesAbsence: (generation, now) => {
+      const { asked } = generation;
+      const since = asked === null || asked.absentSince === null ? null : 0;
+      return rules.provesAbsence(
+        { ...generation, asked: asked === null ? null : { ...asked, absentSince: since } },
+        now,
+      );
+    },
+  },
+  "absence proves whatever was seen last": {
+    ...rules,
+    provesAbsence: (generation, now) => {
+      const { asked } = generation;
+      const seen = asked === null ? null : { ...asked, absentSince: asked.absentSince ?? asked.firstTime };
+      return rules.provesAbsence({ ...generation, asked: seen }, now);
+    },
+  },
+  "a bound object that is not listed is absent": {
+    ...rules,
+    provesAbsence: (generation, now) => rules.provesAbsence({ ...generation, bound: false }, now),
+  },
+  "what was absent is tried again without being asked": {
+    ...rules,
+    mayFollow: (voided, request) => voided.evidence === "ABSENT_AFTER_QUARANTINE" || rules.mayFollow(voided, request),
+  },
+  "an operator settles what an attempt is in the middle of": { ...rules, isMidCall: () => false },
   "a new generation follows one in doubt": {
     ...rules,
     takeover: (live, request, now) => {

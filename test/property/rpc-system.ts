@@ -2,7 +2,7 @@ import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { type Client, Code, ConnectError, createClient, type Transport } from "@connectrpc/connect";
 import { ErrorInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
 import { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
-import { VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
+import { ReconciliationFinding, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
 import { LeaseOutcome, SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import type { Answer, Answers, Command, CounterName, Identity, System } from "./command.ts";
 import { authorizationName } from "./model-world.ts";
@@ -75,6 +75,18 @@ export function createRpcSystem(options: RpcSystemOptions): System {
       case "revokeVaultKey": {
         const revoked = await admin.revokeVaultKey({ name: `vaultKeys/${command.key}` }, operator);
         return { error: null, open: Number(revoked.openAuthorizationCount) };
+      }
+      case "resolve": {
+        const { committed, reference } = command;
+        const resolution =
+          committed === null
+            ? { case: "voided" as const, value: { vendorReference: reference } }
+            : {
+                case: "committed" as const,
+                value: { amount: money(committed.currency, committed.amount), vendorReference: reference },
+              };
+        const request = { name: authorizationOf(command), resolution, reason: "history" };
+        return authorizationAnswer((await admin.resolveAuthorization(request, operator)).authorization);
       }
       case "setClock":
         await options.setClock(command.now);
@@ -149,6 +161,16 @@ async function spend(client: Spending, as: (key: string | null) => Headers, comm
         ...(command.followForMs === null ? {} : { followFor: durationFromMs(command.followForMs) }),
       };
       return authorizationAnswer((await client.bindVendorReference(request, as(command.key))).authorization);
+    }
+    case "report": {
+      const request = {
+        authorization: authorizationOf(command),
+        finding: ReconciliationFinding[command.finding],
+        vendorReference: command.reference,
+        vendorState: command.vendorState,
+        note: "history",
+      };
+      return authorizationAnswer((await client.reportReconciliation(request, as(command.key))).authorization);
     }
     case "acquireLease":
     case "renewLease":
