@@ -7,16 +7,16 @@ import type { World } from "./world.ts";
 const minute = 60_000;
 
 /** How often each comes, and how many operations lie between two of them on average. */
-const operationsBetween = 18;
+const operationsBetween = 25;
 const kinds = {
-  kill_worker: 20,
-  kill_server: 5,
-  reset_connections: 22,
-  freeze_connections: 6,
+  kill_worker: 22,
+  kill_server: 6,
+  reset_connections: 24,
+  freeze_connections: 3,
   garble_connections: 6,
   minutes_pass: 24,
   hours_pass: 4,
-  days_pass: 5,
+  days_pass: 4,
 } as const;
 
 export interface Faults {

@@ -63,7 +63,7 @@ export function openList({ open }: Verdict): string {
     counts.set(line, (counts.get(line) ?? 0) + 1);
   }
   return [...counts]
-    .sort(([, one], [, other]) => other - one)
+    .toSorted(([, one], [, other]) => other - one)
     .map(([line, count]) => `${String(count).padStart(5)}  ${line}`)
     .join("\n");
 }
@@ -82,7 +82,7 @@ function countsOf(names: readonly string[]): string {
   const counts = new Map<string, number>();
   for (const name of names) counts.set(name, (counts.get(name) ?? 0) + 1);
   return [...counts]
-    .sort(([, one], [, other]) => other - one)
+    .toSorted(([, one], [, other]) => other - one)
     .map(([name, count]) => `${name} ${count}`)
     .join(", ");
 }

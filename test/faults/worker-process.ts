@@ -1,7 +1,7 @@
 import { writeSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { createHoldfast, type GuardedStripe, type Holdfast, HoldfastError, SpendAbortedError } from "@holdfast/sdk";
-import Stripe from "stripe";
+import type Stripe from "stripe";
 import type { Answer } from "./evidence.ts";
 import { plainClient, plantedTransport } from "./plant.ts";
 import { sendMessage } from "./plain-call.ts";
@@ -52,7 +52,7 @@ class Billing {
       return answer;
     } catch (error) {
       const answer = errorOf(error);
-      const lies = plant === "false_answer" && answer.code === "holdfast_spend_denied";
+      const lies = plant === "false_answer" && /denied|unavailable|failed/.test(answer.code);
       return lies ? { kind: "ok", id: "ch_nothing", status: "succeeded", claimsMoved: true } : answer;
     }
   }
@@ -122,10 +122,14 @@ function claimsMoved(object: Fields): boolean {
   }
 }
 
+function textOf(value: unknown): string {
+  return typeof value === "string" ? value : "";
+}
+
 function answerOf(value: unknown): Extract<Answer, { kind: "ok" }> {
   const object = value as Fields;
   const id = object["id"] ?? object["vendorReference"];
-  return { kind: "ok", id: String(id), status: String(object["status"] ?? ""), claimsMoved: claimsMoved(object) };
+  return { kind: "ok", id: textOf(id), status: textOf(object["status"]), claimsMoved: claimsMoved(object) };
 }
 
 function errorOf(error: unknown): Extract<Answer, { kind: "error" }> {

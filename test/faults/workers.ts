@@ -22,7 +22,10 @@ export interface Workers {
 
 interface Worker {
   readonly child: Child;
-  readonly pending: Map<number, { readonly line: Omit<AnswerLine, "end" | "answer">; settle(answer: Answer): void }>;
+  readonly pending: Map<
+    number,
+    { readonly line: Omit<AnswerLine, "end" | "answer">; readonly settle: (answer: Answer) => void }
+  >;
   readonly flushes: Map<number, () => void>;
 }
 
@@ -57,7 +60,11 @@ export async function startWorkers(count: number, firstStart: WorkerStart, cache
     });
     child.tell({ start: { ...start, name: `process ${begun}` } });
     const worker = { child, pending, flushes: flushed };
-    await ready.promise;
+    const ended = child.gone.then((): never => {
+      throw new Error(`A billing process did not start: ${child.errors()}`);
+    });
+    await Promise.race([ready.promise, ended]);
+    ended.catch(() => undefined);
     return worker;
   }
 
