@@ -26,7 +26,7 @@ const readStatement = statement(
 
 const suspectStatement = statement(
   "suspect_instance",
-  "update holdfast.instance i set suspicion = 'LOG_WENT_BACK' where i.recovery_count <= $1::integer",
+  "update holdfast.instance i set suspicion = $1::text where i.recovery_count <= $2::integer and i.suspicion is null",
 );
 
 const recoverStatement = statement(
@@ -45,6 +45,9 @@ interface InstanceRow {
   readonly flushed: bigint;
 }
 
+/** A grant asks for the row and the timeline only; these are written into the row for it. */
+const unseenByGrants: ReadonlySet<InstanceProblem> = new Set(["LOG_WENT_BACK", "OTHER_CLUSTER", "OTHER_DATABASE"]);
+
 export interface InstanceWatch {
   /**
    * Writes down which database this is, if nothing was ever granted from it, and looks at it from now on.
@@ -53,8 +56,8 @@ export interface InstanceWatch {
    */
   start(pool: pg.Pool): Promise<void>;
   /**
-   * Looks at a connection. Whether something may be granted is asked again in the statement of every grant; this says
-   * what is wrong, and sees what a statement alone cannot.
+   * Looks at a connection before anything is granted on it, says what is wrong, and writes down what the statement of a
+   * grant does not see by itself.
    *
    * @throws StartupError 78 if it leads to another database of Holdfast than the one that the server was started on.
    */
@@ -83,8 +86,11 @@ export function createInstanceWatch(onProblem: (problem: InstanceProblem | undef
     // Compared with what was known when the question was sent: answers may arrive in another order.
     const back = found.problem === null && wentBack(before, found);
     if (back || known === undefined || !wentBack(known, found)) known = found;
-    if (back) await run(database, suspectStatement, [found.recovery_count]);
-    tell(back ? "LOG_WENT_BACK" : (found.problem ?? undefined));
+    const problem = back ? "LOG_WENT_BACK" : (found.problem ?? undefined);
+    if (problem !== undefined && unseenByGrants.has(problem)) {
+      await run(database, suspectStatement, [problem, found.recovery_count]);
+    }
+    tell(problem);
   };
   return {
     async start(pool) {

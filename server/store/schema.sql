@@ -220,7 +220,7 @@ create table holdfast.instance (
   constraint instance_id_check CHECK ((instance_id ~ '^[0-9a-f]{32}$'::text)),
   constraint instance_pkey PRIMARY KEY (singleton),
   constraint instance_singleton_check CHECK (singleton),
-  constraint instance_suspicion_check CHECK ((suspicion = 'LOG_WENT_BACK'::text))
+  constraint instance_suspicion_check CHECK ((suspicion = ANY (ARRAY['LOG_WENT_BACK'::text, 'OTHER_CLUSTER'::text, 'OTHER_DATABASE'::text])))
 );
 
 create table holdfast.migrations (

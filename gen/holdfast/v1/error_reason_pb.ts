@@ -179,8 +179,7 @@ export const ErrorReason = {
   INTERNAL: 22,
 
   /**
-   * FAILED_PRECONDITION. The database was restored, promoted or replaced, so that earlier grants may be missing: until an
-   * operator has run `holdfast recover` nothing is granted, raised, leased or bound. Reads and settlements go on.
+   * FAILED_PRECONDITION. The database may lack earlier grants: none are made until `holdfast recover` was run.
    *
    * @generated from enum value: ERROR_REASON_RECOVERY_REQUIRED = 23;
    */

@@ -8,7 +8,7 @@ create table holdfast.instance (
   system_identifier bigint not null,
   timeline integer not null,
   database_oid bigint not null,
-  -- What a server has noticed that the row itself cannot show.
+  -- What a server has noticed that the statement of a grant does not ask for.
   suspicion text,
   recovery_count integer not null default 0,
   -- Tokens of leases that were lost lie below.
@@ -18,7 +18,7 @@ create table holdfast.instance (
   constraint instance_pkey primary key (singleton),
   constraint instance_singleton_check check (singleton),
   constraint instance_id_check check (instance_id ~ '^[0-9a-f]{32}$'),
-  constraint instance_suspicion_check check (suspicion in ('LOG_WENT_BACK')),
+  constraint instance_suspicion_check check (suspicion in ('LOG_WENT_BACK', 'OTHER_CLUSTER', 'OTHER_DATABASE')),
   constraint instance_counts_check check (recovery_count >= 0 and fencing_token_floor >= 0)
 );
 
@@ -63,13 +63,21 @@ end
 $$;
 
 -- Hands its argument on where something may be granted. It stands in the arguments of every function that grants, so
--- that it is asked on the very connection and in the very statement of the grant.
+-- that it is asked on the very connection and in the very statement of the grant. The control file costs five times as
+-- much as all of this; what is in it a server compares on every new connection, and puts down as a suspicion.
 create function holdfast.where_granting(p_value text) returns text
 language plpgsql volatile
 as $$
 declare
-  v_problem text := holdfast.instance_problem();
+  i holdfast.instance;
+  v_problem text;
 begin
+  select t.* into i from holdfast.instance t;
+  v_problem := case
+    when i.instance_id is null then 'MISSING'
+    when i.suspicion is not null then i.suspicion
+    when i.timeline <> holdfast.current_timeline() then 'TIMELINE'
+  end;
   if v_problem is not null then
     raise exception 'nothing is granted: %', v_problem using errcode = 'HF001';
   end if;
