@@ -24,7 +24,7 @@ export interface RunOptions {
 }
 
 const processes = 3;
-const storiesAtOnce = 40;
+const storiesAtOnceMax = 40;
 /** Short, so that much goes wrong. */
 const rough = { timeoutMs: 8_000, vendorDeadlineMs: 2_000, holdMs: 6_000 };
 const calm = { timeoutMs: 120_000, vendorDeadlineMs: 60_000, holdMs: 600_000 };
@@ -75,7 +75,9 @@ async function play(options: RunOptions, world: World, workers: Workers, start: 
       const spends = told.reduce((sum, story) => sum + story.spends.length, 0);
       return workers.answers.length + spends >= operations || Date.now() - begun >= timeMaxMs;
     };
-    await Promise.all(Array.from({ length: storiesAtOnce }, () => tellStories(options, stage, told, isOver)));
+    // A small run is not over before it has begun.
+    const atOnce = Math.min(storiesAtOnceMax, Math.ceil(operations / 20));
+    await Promise.all(Array.from({ length: atOnce }, () => tellStories(options, stage, told, isOver)));
     await disturber.stop();
     await settleDown(world, workers, disturber, faults, start);
     stage.isCalm = true;
@@ -130,7 +132,7 @@ async function inTurns<Item>(items: Item[], work: (item: Item) => Promise<void>)
   const next = async (): Promise<void> => {
     for (let item = items.shift(); item !== undefined; item = items.shift()) await work(item);
   };
-  await Promise.all(Array.from({ length: storiesAtOnce }, next));
+  await Promise.all(Array.from({ length: storiesAtOnceMax }, next));
 }
 
 function createStage(world: World, workers: Workers, disturber: Disturber, faults: Faults) {
