@@ -194,7 +194,7 @@ describe("shutdown", () => {
     const { port } = taken.address() as { port: number };
     await expect(
       startListener({ host: "127.0.0.1", port, routes: () => {}, interceptors: [], log: { error: () => {} } }),
-    ).rejects.toMatchObject({ code: "EADDRINUSE" });
+    ).rejects.toMatchObject({ name: "StartupError", code: "address" });
     taken.close();
   });
 });
