@@ -154,7 +154,7 @@ interface RecoveryRow extends Omit<Recovery, "problem" | "inDoubt" | "oldestGran
  * Takes a restored, promoted or copied database into use, in one transaction: what `holdfast.recover` says. Idempotent.
  * `force` is for what the database cannot show by itself, such as a snapshot of its files that was put back.
  *
- * @throws StartupError: 80 on a replica, 69 unreachable, 86 where the audit log could not go on.
+ * @throws StartupError: 80 on a replica, 69 unreachable, 81 not migrated, 86 where the audit log could not go on.
  */
 export async function recover(connection: pg.ClientConfig, options: { readonly force: boolean }): Promise<Recovery> {
   const pool = createPool({
@@ -182,7 +182,14 @@ export async function recover(connection: pg.ClientConfig, options: { readonly f
       newestGrantTime: newest_grant_time ?? undefined,
     };
   } catch (error) {
-    if (sqlStateOf(error) === "HF002") throw auditAhead(error);
+    const state = sqlStateOf(error);
+    if (state === "HF002") throw auditAhead(error);
+    if (state === "42P01" || state === "42883" || state === "3F000") {
+      throw new StartupError(
+        "unknownSchema",
+        'The database lacks the schema of this program; run "holdfast migrate" first.',
+      );
+    }
     throw refusalOf(error);
   } finally {
     await pool.end();

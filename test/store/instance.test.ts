@@ -358,6 +358,14 @@ describe("recover", () => {
     expect(await refusal(granting.authorize(asks({ customerId: "new" })))).toBe(true);
   });
 
+  test("a database that was not migrated is refused with exit code 81", async () => {
+    const empty = await createTestDatabase({ migrated: false });
+    closers.push(() => empty.close());
+    for (const force of [false, true]) {
+      await expect(recover(empty.connection, { force })).rejects.toMatchObject({ exitCode: 81 });
+    }
+  });
+
   test("two at once: one does it, the other finds nothing to do", async () => {
     await granting.grant();
     await promoted();
