@@ -21,15 +21,19 @@ function asks(customerId: string, vaultKey = "x") {
   };
 }
 
-/** Repeats what a server gave up on while the other one, stalled, held the lock: nothing was done then. */
-async function authorize(client: ReturnType<TestServer["spend"]>, request: ReturnType<typeof asks>) {
+/** Repeats what a server gave up on while the other one, stalled, held the lock. */
+async function untilAnswered<Answer>(ask: () => Promise<Answer>): Promise<Answer> {
   for (;;) {
     try {
-      return await client.authorizeSpend(request);
+      return await ask();
     } catch (error) {
       if (ConnectError.from(error).code !== Code.Unavailable) throw error;
     }
   }
+}
+
+function authorize(client: ReturnType<TestServer["spend"]>, request: ReturnType<typeof asks>) {
+  return untilAnswered(() => client.authorizeSpend(request));
 }
 
 test("two servers never grant more than one cap allows", async () => {
@@ -73,8 +77,10 @@ test("a revoke on one server is in force on the other when it returns, under loa
       }
     }
   });
-  while (granted < 100) await server.admin.getCap({ name: "caps/doomed" });
-  const { openAuthorizationCount } = await server.admin.revokeVaultKey({ name: "vaultKeys/doomed" });
+  while (granted < 100) await untilAnswered(() => server.admin.getCap({ name: "caps/doomed" }));
+  const { openAuthorizationCount } = await untilAnswered(() =>
+    server.admin.revokeVaultKey({ name: "vaultKeys/doomed" }),
+  );
   revoked = true;
   await Promise.all(callers);
   expect(late).toBe(0);
