@@ -62,6 +62,10 @@ async function spendOnce(tools: Tools, plan: SpendPlan, retryAfterGeneration: nu
   const intent = await stripe.paymentIntents.create(fields, options);
   if (intent.status !== "requires_capture" || !chance.happens(0.7)) return { id: intent.id, status: intent.status };
   tools.told(plan, { id: intent.id, status: intent.status });
+  if (plan.raisedTo > amount) {
+    await tools.sleep(chance.spread(1_000, 3_600_000));
+    await stripe.paymentIntents.incrementAuthorization(intent.id, { amount: plan.raisedTo });
+  }
   await tools.sleep(chance.spread(1_000, 6 * 3_600_000));
   const captured = await stripe.paymentIntents.capture(intent.id, { amount_to_capture: plan.captureAmount });
   return { id: captured.id, status: captured.status };

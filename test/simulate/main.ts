@@ -18,15 +18,28 @@ const { values } = parseArgs({
   },
 });
 
-if (values.help) {
-  console.log(`${what}\n
-  --seeds N       how many worlds; 200 by default
-  --seed S        the first of them; 1 by default
-  --planted NAME  with a defect: ${Object.keys(plantedBugs).join(", ")}
-  --trace         print every trace`);
-} else {
-  process.exitCode = await main();
-}
+/** What a run must have met to say anything, by what its trace says then. */
+const events: readonly (readonly [string, RegExp])[] = [
+  ["lost", /: (answer )?lost$/],
+  ["twice on the way", /twice on the way/],
+  ["server down", / is down$/],
+  ["frozen", / is frozen for /],
+  ["crashed", / crashes$/],
+  ["committed", / commit_batch: COMMITTED/],
+  ["voided", / void_spend: VOIDED/],
+  ["reported unknown", / report_unknown: IN_DOUBT/],
+  ["reconciled", / report_reconciliation: /],
+  ["held higher", / increase_hold: GRANTED/],
+  ["denied", / DENIED /],
+  ["in progress", / IN_PROGRESS /],
+  ["in doubt", /authorize_batch: IN_DOUBT/],
+  ["already committed", /ALREADY_COMMITTED/],
+  ["already failed", /ALREADY_FAILED/],
+  ["checked by the bank", /the customer (passes|fails)/],
+  ["revoked", /is revoked$/],
+  ["cap changed", /the cap is /],
+  ["clock jumped", /database clock is /],
+];
 
 async function main(): Promise<number> {
   const seeds = Number(values.seeds);
@@ -48,10 +61,15 @@ async function main(): Promise<number> {
     processes: 0,
   };
   const began = performance.now();
+  const reached = new Map<string, number>();
   let violations = 0;
   for (let seed = first; seed < first + seeds; seed += 1) {
     const result = await simulate({ seed, ...(planted === undefined ? {} : { planted }) });
     for (const name of Object.keys(sums) as (keyof typeof sums)[]) sums[name] += result.figures[name];
+    for (const [name, sign] of events) {
+      const count = result.trace.filter((line) => sign.test(line)).length;
+      reached.set(name, (reached.get(name) ?? 0) + count);
+    }
     console.log(`seed ${seed} trace ${result.hash}`);
     if (values.trace) console.log(result.trace.join("\n"));
     if (result.violation === undefined) continue;
@@ -63,8 +81,9 @@ async function main(): Promise<number> {
     `${(sums.simulatedMs / 31_557_600_000).toFixed(1)} simulated years in ${seconds.toFixed(1)} s: ${sums.processes} processes, ` +
       `${sums.messages} requests, ${sums.vendorRequests} of them arrived at the vendor, ${sums.grants} grants, ` +
       `${sums.movements} movements, ${sums.unsettled} spends unsettled at the end; ` +
-      `${sums.lateMovements} movements by one-call requests that were a day on the way, 0 by requests sent a day late`,
+      `${sums.lateMovements} movements by one-call requests that had been a day on the way (one sent a day late would be a violation)`,
   );
+  console.log([...reached].map(([name, count]) => `${name} ${count}`).join(", "));
   console.log(`simulate: ${seeds} seeds, ${violations} violations`);
   return violations === 0 ? 0 : 1;
 }
@@ -83,4 +102,14 @@ async function explain(found: SimulationResult, planted: Parameters<typeof simul
   console.log(`VIOLATION with seed ${found.seed}: ${found.violation}`);
   console.log(`the shortest of its traces, with no other disturbances than ${left.join(", ") || "none"}:`);
   console.log(shortest.trace.map((line) => `  ${line}`).join("\n"));
+}
+
+if (values.help) {
+  console.log(`${what}\n
+  --seeds N       how many worlds; 200 by default
+  --seed S        the first of them; 1 by default
+  --planted NAME  with a defect: ${Object.keys(plantedBugs).join(", ")}
+  --trace         print every trace`);
+} else {
+  process.exitCode = await main();
 }

@@ -13,6 +13,8 @@ export interface SpendPlan {
   /** In cents. */
   readonly amount: number;
   readonly card: string;
+  /** Before a later capture it is raised to this, in cents; no more than `amount`: it is not. */
+  readonly raisedTo: number;
   /** A later capture takes this much, in cents. */
   readonly captureAmount: number;
   /** The charge of another plan that a refund gives back. */
@@ -36,6 +38,7 @@ export function drawPlans(chance: Chance): SpendPlan[] {
       purpose: "subscription",
       amount,
       card: cardOf(kind, declines),
+      raisedTo: chance.happens(0.4) ? amount + chance.between(1, 3_000) : 0,
       captureAmount: chance.happens(0.5) ? amount : chance.between(50, amount),
       refundOf: undefined,
     };
