@@ -231,7 +231,8 @@ export type Authorization = Message<"holdfast.v1.Authorization"> & {
   refundedAmount?: Money | undefined;
 
   /**
-   * Since when the outcome is unknown. Set while IN_DOUBT. Database clock.
+   * Since when the outcome is unknown. Set while IN_DOUBT, and for a hold that the clock has ended but that is not
+   * written down yet. Database clock.
    *
    * @generated from field: google.protobuf.Timestamp in_doubt_time = 26;
    */
