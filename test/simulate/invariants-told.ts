@@ -37,9 +37,12 @@ export function checkTold(
     lie(`something that nobody can handle: ${text}`);
   }
   if (error instanceof SpendAlreadyFailedError) {
+    // Its void may still be on the way; but what has failed has moved nothing.
     const failed = own[error.retryAfterGeneration - 1];
-    if (failed?.state !== "VOIDED")
+    const name = failed === undefined ? undefined : authorizationName(failed, failed.generation);
+    if (failed === undefined || failed.state === "COMMITTED" || movedBy(own, moved, name)) {
       lie(`that generation ${error.retryAfterGeneration} failed, and it is ${failed?.state}`);
+    }
   }
   if (error instanceof SpendAlreadyCommittedError && own.at(-1)?.state !== "COMMITTED") lie("that it is committed");
   if (error instanceof VendorUnreachableError && !isTwoStep(plan) && movedBy(own, moved, error.authorization)) {
