@@ -20,6 +20,7 @@ export function createBook(evidence: Evidence): Book {
   const bySpendKey = new Map(evidence.spends.map((spend) => [spendKey(spend), spend]));
   const spends = new Map(evidence.spends.map((spend) => [spend.id, spend]));
   const byVendorKey = new Map(evidence.authorizations.map((row) => [row.idempotency_key, row]));
+  const byName = new Map(evidence.authorizations.map((row) => [`${row.spend_key}-${row.generation}`, row]));
   const byReference = new Map<string, AuthorizationRow>();
   for (const row of evidence.authorizations) {
     if (row.vendor_reference !== null) byReference.set(row.vendor_reference, row);
@@ -29,9 +30,18 @@ export function createBook(evidence: Evidence): Book {
   const referenced = ({ id, payment_intent, cause }: LedgerMovement): AuthorizationRow | undefined =>
     [payment_intent, id, cause].map((one) => (one === undefined ? undefined : byReference.get(one))).find((row) => row);
 
-  /** By what the object is bound to, or by the key; a movement that a browser made has no key of ours. */
-  const authorizationOf: Book["authorizationOf"] = (movement) =>
-    referenced(movement) ?? byVendorKey.get((movement.idempotency_key ?? "").slice(0, keyLength));
+  /**
+   * By what the object is bound to, or by the key. What a browser paid has no key: there the mark that the guard left on
+   * the object counts, if the authorization is in doubt because nobody could bind the object.
+   */
+  const authorizationOf: Book["authorizationOf"] = (movement) => {
+    const { idempotency_key: key, metadata } = movement;
+    if (key !== null) return referenced(movement) ?? byVendorKey.get(key.slice(0, keyLength));
+    const marked = byName.get(metadata["holdfast_authorization"] ?? "");
+    return (
+      referenced(movement) ?? (marked?.state === "IN_DOUBT" && marked.vendor_reference === null ? marked : undefined)
+    );
+  };
 
   const movements = new Map<string, LedgerMovement[]>();
   const nobodys: LedgerMovement[] = [];

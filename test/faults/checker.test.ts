@@ -128,6 +128,29 @@ test.each<[string, Partial<Evidence>]>([
     { authorizations: [voided, { ...row, generation: 2 }], holds: [{ ...hold, generation: 2 }] },
   ],
   [
+    "a page that was paid in a browser while nobody could bind it",
+    {
+      authorizations: [inDoubt],
+      counters: [held],
+      movements: [
+        {
+          ...movement,
+          idempotency_key: null,
+          metadata: { ...movement.metadata, holdfast_authorization: `${spend_key}-1` },
+        },
+      ],
+      answers: [{ ...line, answer: { kind: "lost" } }],
+    },
+  ],
+  [
+    "a doubt about an object that was followed for a week",
+    {
+      authorizations: [{ ...inDoubt, vendor_reference: "ch_1" }],
+      counters: [held],
+      disturbances: [{ kind: "days_pass", start: 3_000, end: 3_001, movedMs: 7 * 86_400_000 }],
+    },
+  ],
+  [
     "a cap above its limit by what a contradiction counts",
     {
       counters: [{ ...counter, committed_micros: "10000000" }],

@@ -1,12 +1,12 @@
 import { randomInt } from "node:crypto";
-import { describe, expect, it, test } from "vitest";
+import { expect, test } from "vitest";
 import { check } from "./checker.ts";
 import type { Evidence } from "./evidence.ts";
 import { historyOf, tableOf, troubleList } from "./report.ts";
 import { run } from "./run.ts";
 
 // Begins nothing new after this long: on a busy machine the run is smaller, and as right.
-const timeMaxMs = 20_000;
+const timeMaxMs = 15_000;
 
 function newSeed(): number {
   const seed = randomInt(2 ** 31);
@@ -22,21 +22,18 @@ function differencesOf(evidence: Evidence): readonly string[] {
 }
 
 test("whatever fails at random, the vendors, the books and the callers agree", async () => {
-  const evidence = await run({ seed: newSeed(), operations: 300, timeMaxMs });
+  const evidence = await run({ seed: newSeed(), operations: 400, timeMaxMs });
   console.log(`${tableOf(evidence, check(evidence))}\n${troubleList(evidence)}`);
   expect(differencesOf(evidence)).toEqual([]);
   expect(evidence.answers.length).toBeGreaterThan(50);
   expect(evidence.movements.length).toBeGreaterThan(0);
 });
 
-describe("a billing process with a bug is found out", () => {
-  const few = { operations: 60, timeMaxMs, only: ["charge", "transfer", "intent"] } as const;
-
-  it.each([
-    ["second_charge", /moved \d+ times/],
-    ["wrong_amount", /is committed at \d+ usd, and \w+ \d+ usd/],
-  ] as const)("%s", async (plant, difference) => {
-    const evidence = await run({ ...few, seed: newSeed(), plant });
-    expect(differencesOf(evidence).join("\n")).toMatch(difference);
-  });
+test("billing processes with bugs are found out", async () => {
+  const plants = ["second_charge", "wrong_amount"] as const;
+  const only = ["charge", "transfer", "intent"] as const;
+  const evidence = await run({ seed: newSeed(), operations: 80, timeMaxMs, only, plants });
+  const differences = differencesOf(evidence).join("\n");
+  expect(differences).toMatch(/moved \d+ times/);
+  expect(differences).toMatch(/is committed at \d+ usd, and \w+ \d+ usd/);
 });

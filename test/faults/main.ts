@@ -6,7 +6,7 @@ import { historyOf, openList, tableOf, troubleList } from "./report.ts";
 import { run } from "./run.ts";
 import { plants } from "./worker-call.ts";
 
-const usage = `usage: npm run faults -- [--operations 2000] [--seed N] [--minutes N] [--only class,…] [--plant bug]
+const usage = `usage: npm run faults -- [--operations 2000] [--seed N] [--minutes N] [--only class,…] [--plant bug,…]
 
 Three billing processes spend through the SDK at one server and a simulated Stripe, while requests and connections
 fail, processes are killed and days pass. Then an independent check compares the vendors' ledgers, the database and
@@ -14,7 +14,7 @@ what the callers were told. Exit code 1 if anything differs.
 
   --minutes   begin nothing new after so many minutes; 30 by default
   --only      only these classes: ${spendClasses.join(", ")}
-  --plant     a bug in the billing processes, which must be found: ${plants.join(", ")}`;
+  --plant     bugs of the billing processes, one each, which must be found: ${plants.join(", ")}`;
 
 const print = (text: string): void => void process.stdout.write(`${text}\n`);
 
@@ -33,20 +33,26 @@ async function main(): Promise<number> {
     print(usage);
     return 0;
   }
-  const plant = plants.find((one) => one === values.plant);
-  if (values.plant !== undefined && plant === undefined) throw new Error(`--plant must be one of ${plants.join(", ")}`);
+  const planted = (values.plant?.split(",") ?? []).map((name) => {
+    const plant = plants.find((one) => one === name);
+    if (plant === undefined) throw new Error(`--plant takes ${plants.join(", ")}`);
+    return plant;
+  });
   const names = values.only?.split(",");
   const only = spendClasses.filter((name) => names?.includes(name) ?? true);
   if (only.length !== (names ?? spendClasses).length) throw new Error(`--only takes ${spendClasses.join(", ")}`);
   const seed = Number(values.seed);
   print(`faults: seed ${seed}, about ${values.operations} operations, three processes`);
+  const interrupted = new AbortController();
+  for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, () => interrupted.abort());
   const evidence = await run({
+    signal: interrupted.signal,
     seed,
     only,
     operations: Number(values.operations),
     timeMaxMs: Number(values.minutes) * 60_000,
     onProgress: print,
-    ...(plant === undefined ? {} : { plant }),
+    plants: planted,
   });
   const verdict = check(evidence);
   print(`\n${tableOf(evidence, verdict)}\n\n${troubleList(evidence)}`);

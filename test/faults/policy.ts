@@ -42,10 +42,10 @@ export async function createPolicy(url: string, operatorToken: string): Promise<
   const usd = (amount: string) => ({ currency: "usd", amount });
   const caps = {
     everything: { limit: usd("10000000"), window: CapWindow.LIFETIME },
-    day: { limit: usd("4000"), window: CapWindow.DAY },
+    day: { limit: usd("6000"), window: CapWindow.DAY },
     customer: { limit: usd("450"), window: CapWindow.LIFETIME, perCustomer: true },
     refunds: { limit: usd("10000000"), window: CapWindow.LIFETIME, direction: Direction.REFUND },
-    refundday: { limit: usd("600"), window: CapWindow.DAY, direction: Direction.REFUND },
+    refundday: { limit: usd("1500"), window: CapWindow.DAY, direction: Direction.REFUND },
   };
   for (const [capId, cap] of Object.entries(caps)) await admin.createCap({ capId, cap });
   const key = async (vaultKeyId: string, vendor: string, allowedEndpoints: string[]) =>

@@ -15,12 +15,15 @@ export interface RunOptions {
   readonly seed: number;
   /** How many calls of billing processes, those at the end included, about. */
   readonly operations: number;
-  readonly plant?: Plant;
+  /** Bugs of the billing processes, one each. */
+  readonly plants?: readonly Plant[];
   /** Only these classes. */
   readonly only?: readonly SpendClass[];
   readonly onProgress?: (line: string) => void;
   /** No new story is begun after so many milliseconds of real time. */
   readonly timeMaxMs?: number;
+  /** Ends the run, and every process of it. */
+  readonly signal?: AbortSignal;
 }
 
 const processes = 3;
@@ -31,26 +34,35 @@ const calm = { timeoutMs: 120_000, vendorDeadlineMs: 60_000, holdMs: 600_000 };
 
 /** Lets three processes spend while everything fails, then asks once more in peace, and collects what is known. */
 export async function run(options: RunOptions): Promise<Evidence> {
-  const { seed, plant } = options;
+  const { seed, plants = [] } = options;
   const world = await startWorld(randomOf(seed, "plain vendor"));
   let workers: Workers | undefined;
   try {
     const start: WorkerStart = {
-      name: "",
       baseUrl: `http://127.0.0.1:${world.front.port}`,
       stripePort: world.vendor.port,
       plainVendorPort: world.plainVendor.port,
       vaultKeys: world.policy,
       ...rough,
-      ...(plant === undefined ? {} : { plant }),
     };
-    workers = await startWorkers(processes, start, world.cacheFolder);
-    const { spends, excesses, log } = await play(options, world, workers, start);
+    const { cacheFolder } = world;
+    workers = await startWorkers({ count: processes, start, plants, cacheFolder });
+    const playing = play(options, world, workers, start);
+    // Once the world is closed under it, what it says does not matter any more.
+    playing.catch(() => undefined);
+    const { spends, excesses, log } = await Promise.race([playing, ...abortOf(options.signal)]);
     return await collect(world, { spends, workers, excesses, disturbances: log, ...rough });
   } finally {
     await workers?.close();
     await world.close();
   }
+}
+
+function abortOf(signal: AbortSignal | undefined): readonly Promise<never>[] {
+  if (signal === undefined) return [];
+  const { promise, reject } = Promise.withResolvers<never>();
+  signal.addEventListener("abort", () => reject(new Error("interrupted")), { once: true });
+  return [promise];
 }
 
 async function play(options: RunOptions, world: World, workers: Workers, start: WorkerStart) {

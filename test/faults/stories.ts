@@ -14,7 +14,7 @@ function intentCall(story: Story, spend: PlannedSpend, params: object): Call {
       {
         amount: spend.amountMax,
         currency: "usd",
-        customer: "cus_1",
+        customer: story.stripeCustomer,
         payment_method: "pm_card_visa",
         ...story.mark(spend),
         ...params,
@@ -280,12 +280,12 @@ function oneRequest(
   kind: string,
   method: string,
   collection: string,
-  args: (spend: PlannedSpend, marked: object) => readonly unknown[],
+  args: (spend: PlannedSpend, marked: object, story: Story) => readonly unknown[],
 ): Tell {
   return async (story) => {
     const spend = story.plan(spendClass, cents(story), [kind]);
     await story.trouble(spend, [""], collection);
-    const call = { call: method, args: args(spend, story.mark(spend)) };
+    const call = { call: method, args: args(spend, story.mark(spend), story) };
     for (let rounds = story.random.whole(1, 3); rounds > 0; rounds -= 1) await story.together(spend, call);
   };
 }
@@ -346,7 +346,10 @@ export const stories: Readonly<Record<SpendClass, { readonly tell: Tell; readonl
       "credit",
       "customers.createBalanceTransaction",
       "/v1/customers/",
-      ({ amountMax: amount }, marked) => ["cus_1", { amount: -amount, currency: "usd", ...marked }],
+      ({ amountMax: amount }, marked, { stripeCustomer }) => [
+        stripeCustomer,
+        { amount: -amount, currency: "usd", ...marked },
+      ],
     ),
     weight: 3,
   },

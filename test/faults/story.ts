@@ -33,6 +33,8 @@ export class Story {
   readonly random: Random;
   readonly plain: Stripe;
   readonly spends: PlannedSpend[] = [];
+  /** The customer at Stripe, of this story alone: an execution that hangs keeps its customer from others. */
+  readonly stripeCustomer: string;
   readonly #stage: Stage;
   readonly #name: string;
   readonly #customerId: string;
@@ -46,6 +48,7 @@ export class Story {
     this.random = random;
     this.plain = stage.plain;
     this.#name = name;
+    this.stripeCustomer = `cus_${name}`;
     this.#customerId = customerId;
   }
 

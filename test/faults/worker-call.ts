@@ -7,7 +7,6 @@ export type Plant = (typeof plants)[number];
 
 /** What a billing process is made of. Travels as JSON. */
 export interface WorkerStart {
-  readonly name: string;
   readonly baseUrl: string;
   readonly stripePort: number;
   readonly plainVendorPort: number;

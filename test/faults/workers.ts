@@ -1,6 +1,6 @@
 import type { Answer, AnswerLine } from "./evidence.ts";
 import { type Child, startChild } from "./child.ts";
-import type { WorkerCall, WorkerStart } from "./worker-call.ts";
+import type { Plant, WorkerCall, WorkerStart } from "./worker-call.ts";
 
 /** The billing processes. A call is answered by the process it was given to, or lost with it. */
 export interface Workers {
@@ -20,70 +20,103 @@ export interface Workers {
   close(): Promise<void>;
 }
 
-interface Worker {
-  readonly child: Child;
-  readonly pending: Map<
-    number,
-    { readonly line: Omit<AnswerLine, "end" | "answer">; readonly settle: (answer: Answer) => void }
-  >;
-  readonly flushes: Map<number, () => void>;
-}
-
 type Said =
   | { readonly ready: true }
   | { readonly operation: number; readonly answer: Answer }
   | { readonly flushed: number }
   | { readonly defect: string };
 
-export async function startWorkers(count: number, firstStart: WorkerStart, cacheFolder: string): Promise<Workers> {
-  const answers: AnswerLine[] = [];
-  const defects: string[] = [];
-  let operations = 0;
-  let flushes = 0;
-  let begun = 0;
-  let start = firstStart;
+export interface WorkersOptions {
+  readonly count: number;
+  readonly start: WorkerStart;
+  /** The bugs of the processes, in order; the others have none. */
+  readonly plants: readonly Plant[];
+  readonly cacheFolder: string;
+}
 
-  async function launch(): Promise<Worker> {
+/** One process, from its start to its end. */
+class Worker {
+  readonly child: Child;
+  readonly ready: Promise<unknown>;
+  readonly #pending = new Map<number, (answer: Answer) => void>();
+  readonly #flushes = new Map<number, () => void>();
+  #flushed = 0;
+
+  constructor(start: WorkerStart, cacheFolder: string, onDefect: (defect: string) => void) {
     const ready = Promise.withResolvers<void>();
-    const pending: Worker["pending"] = new Map();
-    const flushed: Worker["flushes"] = new Map();
-    begun += 1;
-    const child = startChild("worker-process.ts", {
+    this.child = startChild("worker-process.ts", {
       env: { NODE_COMPILE_CACHE: cacheFolder },
       onLine: (text) => {
         const said = JSON.parse(text) as Said;
-        if ("answer" in said) pending.get(said.operation)?.settle(said.answer);
-        else if ("flushed" in said) flushed.get(said.flushed)?.();
-        else if ("defect" in said) defects.push(said.defect);
+        if ("answer" in said) this.#pending.get(said.operation)?.(said.answer);
+        else if ("flushed" in said) this.#flushes.get(said.flushed)?.();
+        else if ("defect" in said) onDefect(said.defect);
         else ready.resolve();
       },
     });
-    child.tell({ start: { ...start, name: `process ${begun}` } });
-    const worker = { child, pending, flushes: flushed };
-    const ended = child.gone.then((): never => {
-      throw new Error(`A billing process did not start: ${child.errors()}`);
+    this.child.tell({ start });
+    const ended = this.child.gone.then((): never => {
+      throw new Error(`A billing process did not start: ${this.child.errors()}`);
     });
-    await Promise.race([ready.promise, ended]);
     ended.catch(() => undefined);
+    this.ready = Promise.race([ready.promise, ended]);
+  }
+
+  async answer(call: WorkerCall): Promise<Answer> {
+    const { promise, resolve } = Promise.withResolvers<Answer>();
+    this.#pending.set(call.operation, resolve);
+    if (this.child.isGone()) resolve({ kind: "lost" });
+    this.child.tell({ ask: call });
+    const answer = await promise;
+    this.#pending.delete(call.operation);
+    return answer;
+  }
+
+  async flush(): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#flushed += 1;
+    this.#flushes.set(this.#flushed, resolve);
+    if (this.child.isGone()) resolve();
+    this.child.tell({ flush: this.#flushed });
+    await promise;
+  }
+
+  /** Resolves when it is gone, and whoever waits for it knows. */
+  async kill(signal: NodeJS.Signals): Promise<void> {
+    await this.child.kill(signal);
+    for (const settle of this.#pending.values()) settle({ kind: "lost" });
+    for (const done of this.#flushes.values()) done();
+  }
+}
+
+export async function startWorkers({ count, plants, cacheFolder, ...options }: WorkersOptions): Promise<Workers> {
+  const answers: AnswerLine[] = [];
+  const defects: string[] = [];
+  let operations = 0;
+  let underWay = 0;
+  let { start } = options;
+
+  async function launch(index: number): Promise<Worker> {
+    const plant = plants[index];
+    const own = plant === undefined ? start : { ...start, plant };
+    const worker = new Worker(own, cacheFolder, (defect) => defects.push(defect));
+    await worker.ready;
     return worker;
   }
 
-  // What comes for a process that was just killed waits for the one in its place.
-  const workers = Array.from({ length: count }, () => launch());
+  const workers = Array.from({ length: count }, (_, index) => launch(index));
+  await Promise.all(workers);
 
+  /** What comes for a process that was just killed waits for the one in its place. */
   async function replace(index: number, signal: NodeJS.Signals): Promise<void> {
     const old = await workers[index];
-    const gone = Promise.withResolvers<Worker>();
-    workers[index] = gone.promise;
-    await old?.child.kill(signal);
-    for (const { settle } of old?.pending.values() ?? []) settle({ kind: "lost" });
-    for (const done of old?.flushes.values() ?? []) done();
-    gone.resolve(await launch());
-    await gone.promise;
+    const next = Promise.withResolvers<Worker>();
+    workers[index] = next.promise;
+    await old?.kill(signal);
+    next.resolve(launch(index));
+    await next.promise;
   }
 
-  let underWay = 0;
-  await Promise.all(workers);
   return {
     answers,
     defects,
@@ -95,19 +128,9 @@ export async function startWorkers(count: number, firstStart: WorkerStart, cache
         const worker = await (workers[index] as Promise<Worker>);
         operations += 1;
         const operation = operations;
-        const { promise, resolve } = Promise.withResolvers<Answer>();
-        const line = {
-          operation,
-          spend: call.spend,
-          worker: `${index + 1} (pid ${worker.child.pid})`,
-          call: call.call,
-          start: Date.now(),
-        };
-        worker.pending.set(operation, { line, settle: resolve });
-        if (worker.child.isGone()) resolve({ kind: "lost" });
-        worker.child.tell({ ask: { ...call, operation } });
-        const answer = await promise;
-        worker.pending.delete(operation);
+        const name = `${index + 1} (pid ${worker.child.pid})`;
+        const line = { operation, spend: call.spend, worker: name, call: call.call, start: Date.now() };
+        const answer = await worker.answer({ ...call, operation });
         answers.push({ ...line, end: Date.now(), answer });
         return answer;
       } finally {
@@ -116,25 +139,14 @@ export async function startWorkers(count: number, firstStart: WorkerStart, cache
     },
     kill: (index) => replace(index, "SIGKILL"),
     async flush() {
-      await Promise.all(
-        workers.map(async (one) => {
-          const worker = await one;
-          flushes += 1;
-          const number = flushes;
-          const { promise, resolve } = Promise.withResolvers<void>();
-          worker.flushes.set(number, resolve);
-          if (worker.child.isGone()) resolve();
-          worker.child.tell({ flush: number });
-          await promise;
-        }),
-      );
+      await Promise.all(workers.map(async (one) => (await one).flush()));
     },
     async restart(next) {
       start = next;
       await Promise.all(workers.map((_, index) => replace(index, "SIGTERM")));
     },
     async close() {
-      await Promise.all(workers.map(async (one) => (await one).child.kill("SIGTERM")));
+      await Promise.all(workers.map(async (one) => (await one).kill("SIGTERM")));
     },
   };
 }
