@@ -123,8 +123,7 @@ export const ErrorReason = {
   REFERENCE_ALREADY_COMMITTED: 14,
 
   /**
-   * FAILED_PRECONDITION. The evidence does not prove that no charge exists. The authorization is IN_DOUBT now; a void by absence or by
-   * another reference than the bound one changes nothing.
+   * FAILED_PRECONDITION. The evidence does not prove that no charge exists: the authorization is IN_DOUBT, or unchanged.
    *
    * @generated from enum value: ERROR_REASON_EVIDENCE_INSUFFICIENT = 15;
    */
