@@ -34,7 +34,10 @@ export interface Settlements {
     authorization: string,
     charged: { money: DecimalMoney; vendorReference: string; attemptId?: string },
   ): Promise<void>;
-  /** Never rejects. Resolves to false if the server did not accept the evidence; the spend is then in doubt there. */
+  /**
+   * Never rejects. Resolves to true only if the server has accepted the evidence. False: it did not, and the spend is in
+   * doubt there, or it has not answered yet, and the void is repeated in the background.
+   */
   void(attempt: SettlingAttempt, proof: NoCharge): Promise<boolean>;
   /** Never rejects. */
   reportUnknown(grant: Grant, reason: string): Promise<void>;
@@ -60,7 +63,7 @@ export function createSettlements(settings: SettlementSettings): Settlements {
   const { controlPlane, runtime } = settings;
   const deadline = (): number => runtime.clock.now() + Math.min(settings.timeoutMs, FOREGROUND_MAX_MS);
 
-  /** True if delivered, or still on its way in the background. */
+  /** True if the server has taken it; false if it refused, or if it is still on its way in the background. */
   async function deliver(what: string, task: () => Promise<unknown>): Promise<boolean> {
     try {
       await task();
@@ -69,7 +72,7 @@ export function createSettlements(settings: SettlementSettings): Settlements {
       const failure = toRpcFailure(error);
       if (isRetryable(failure)) {
         settings.background.add(what, task);
-        return true;
+        return false;
       }
       if (failure.reason !== "EVIDENCE_INSUFFICIENT") settings.onBackgroundError(failure);
       return false;

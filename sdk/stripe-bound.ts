@@ -1,5 +1,5 @@
 import { type Authorization, AuthorizationState, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
-import { SpendAlreadyFailedError, SpendInProgressError, SpendUnsupportedError } from "./errors.ts";
+import { SpendAlreadyFailedError, SpendInProgressError, SpendMismatchError, SpendUnsupportedError } from "./errors.ts";
 import type { DecimalMoney } from "./money.ts";
 import { sleep } from "./runtime.ts";
 import type { Grant, SpendRequest } from "./spend.ts";
@@ -95,6 +95,14 @@ async function adopt(call: StripeCall, family: ObjectFamily, reference: string):
   const decision = await call.authorize(request, call.deadline);
   switch (decision.kind) {
     case "already_committed":
+      // The spend paid for another object before: this one is not paid, and must not look as if it were.
+      if (decision.authorization.vendorReference !== reference) {
+        const { name, vendorReference } = decision.authorization;
+        throw new SpendMismatchError([`the object (${vendorReference} is paid, not ${reference})`], {
+          spend,
+          authorization: name,
+        });
+      }
       return { kind: "committed", authorization: decision.authorization };
     case "unfinished":
       throw otherObject(call, decision.authorization, reference);

@@ -127,11 +127,15 @@ async function send(call: GuardedCall, plan: OneCallPlan, grant: Grant): Promise
     deadline: call.runtime.clock.now() + call.vendorDeadlineMs,
   });
   if (result.outcome === "too_late") {
-    if (!grant.mayHaveBeenSent && (await call.settlements.void(grant, { evidence: "never_sent" }))) {
-      throw new VendorUnreachableError(
-        "this process was stopped until its hold had run out, and sent nothing",
-        errorContext(call, grant),
-      );
+    if (!grant.mayHaveBeenSent) {
+      if (await call.settlements.void(grant, { evidence: "never_sent" })) {
+        throw new VendorUnreachableError(
+          "this process was stopped until its hold had run out, and sent nothing",
+          errorContext(call, grant),
+        );
+      }
+      // This attempt sent nothing, but another one may have taken over meanwhile: only the answer would tell.
+      throw new SpendInDoubtError("this process was stopped until its hold had run out", errorContext(call, grant));
     }
     return doubt(call, grant, "the time in which the key may be sent again is over");
   }

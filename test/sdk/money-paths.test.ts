@@ -103,6 +103,15 @@ describe("an invoice", () => {
     expect(moved()).toEqual([]);
   });
 
+  it("is not taken for another that its spend has paid", async () => {
+    const [first, second] = [await openInvoice(), await openInvoice()];
+    await world.stripe().invoices.pay(first, {}, { spend: SPEND });
+    const mismatch = await rejection(world.stripe().invoices.pay(second, {}, { spend: SPEND }));
+    expect(mismatch).toMatchObject({ code: "holdfast_spend_mismatch" });
+    expect((mismatch as Error).message).toContain(second);
+    expect(moved()).toEqual(["charge 4900"]);
+  });
+
   it("moves nothing when it was paid elsewhere", async () => {
     const id = await openInvoice();
     expect((await world.stripe().invoices.pay(id, { paid_out_of_band: true })).status).toBe("paid");

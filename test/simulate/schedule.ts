@@ -61,9 +61,7 @@ function scheduleOutside(stage: Stage, chance: Chance, limit: () => bigint): voi
     trace.add(loop.now(), `the control plane restarts, in ${stage.downUntil - loop.now()} ms`);
   });
   some(disturbance.clockJump, () => {
-    // The reconciler looks 10 minutes further back than the database's time of the grant: a clock that is further ahead
-    // hides a charge from it.
-    stage.ahead = chance.between(-590_000, 590_000);
+    stage.ahead = chance.between(-1_200_000, 1_200_000);
     trace.add(loop.now(), `the database clock is ${stage.ahead} ms ahead`);
   });
   some(disturbance.capChange, () => stage.setCap(limit()));
