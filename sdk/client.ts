@@ -73,7 +73,7 @@ export interface Holdfast {
 export interface StripeOptions {
   /** After a decline: give the headroom back ("cancel", the default), or keep the PaymentIntent for another card. */
   readonly onDecline?: OnDecline;
-  /** Writes to let past the guard, for example ["POST /v1/products"]; none that moves money. None by default. */
+  /** Writes to let past the guard, for example ["POST /v1/account_links"]; none that moves money. None by default. */
   readonly allow?: readonly string[];
 }
 

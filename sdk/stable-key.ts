@@ -17,7 +17,9 @@ const MAX_GENERATION = 1_000_001;
 
 function checkField(name: string, value: string, pattern: RegExp, allowed: string): void {
   if (typeof value !== "string" || !pattern.test(value)) {
-    throw new TypeError(`${name} must be 1 to 128 visible ASCII characters${allowed}; got ${JSON.stringify(value)}.`);
+    throw new TypeError(
+      `${name} must be 1 to 128 visible ASCII characters without spaces${allowed}; got ${JSON.stringify(value)}.`,
+    );
   }
 }
 

@@ -208,13 +208,14 @@ const NEVER_BY_NAME: ReadonlySet<StripeEffect> = new Set(["charge", "payout", "r
  * no permission, or moves money by itself.
  */
 export function checkAllowed(allow: readonly string[]): ReadonlySet<string> {
+  if (!Array.isArray(allow)) throw new TypeError('allow must be an array, for example ["POST /v1/account_links"].');
   for (const name of allow) {
     const [method = "", path = ""] = name.split(" ", 2);
     const found = findStripeEndpoint(method, path.replaceAll(":id", "x"));
     if (found === undefined || found.endpoint !== name) {
       throw new TypeError(
-        `allow: ${JSON.stringify(name)} is no Stripe write this version knows. Write it as in the table of ` +
-          'endpoints, for example "POST /v1/account_links" or "POST /v1/accounts/:id".',
+        `allow: ${JSON.stringify(name)} is no Stripe write this version knows. Write its method and path as in the ` +
+          'table of endpoints, for example "POST /v1/account_links" or "POST /v1/accounts/:id".',
       );
     }
     if (found.effect === "none" && planOf(found).flow !== "named")

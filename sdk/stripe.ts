@@ -71,6 +71,9 @@ interface StripeInternals {
  */
 export function guardStripe<Client extends StripeLike>(stripe: Client, settings: GuardSettings): GuardedStripe<Client> {
   const original = stripe as unknown as StripeInternals;
+  if (typeof stripe !== "object" || stripe === null || typeof original.getApiField !== "function") {
+    throw new TypeError("holdfast.stripe needs a Stripe client: holdfast.stripe(new Stripe(secret)).");
+  }
   const guard = createStripeGuard(settings, original.getApiField("httpClient"));
   const view = Object.create(stripe) as StripeInternals;
   // Telemetry would put request ids of other calls into headers, and write a file.

@@ -25,9 +25,12 @@ const quickstartEndpoints = [
   "POST /v1/payment_intents",
   "POST /v1/charges",
   "POST /v1/refunds",
+  "POST /v1/invoices",
   "POST /v1/invoices/:id/pay",
   "POST /v1/subscriptions",
   "POST /v1/checkout/sessions",
+  "POST /v1/payouts",
+  "POST /v1/transfers",
 ];
 
 /** The configuration with the operator token of the data folder, made on the first start. */

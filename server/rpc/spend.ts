@@ -10,6 +10,7 @@ import {
   CommitSpendResponseSchema,
   type SpendControlService,
 } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
+import { VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
 import { HoldfastError, invalidField } from "../domain/errors.ts";
 import {
   type Actor,
@@ -73,6 +74,9 @@ export function spendMethods(dependencies: SpendDependencies): SpendMethods {
     }),
     async voidSpend(request, context) {
       const principal = principalOf(context.values);
+      if (request.evidence === VoidEvidence.OPERATOR && request.reason === "") {
+        throw invalidField("reason", "is required with OPERATOR; say how it was found out that no charge exists.");
+      }
       const result = await store.voidSpend(database, principal.workspace, {
         actor: actorOf(principal),
         authorization: parseAuthorizationName(request.authorization, "authorization"),

@@ -52,6 +52,15 @@ describe("an operator's void", () => {
     expect(again.name).toBe(name);
   });
 
+  test("without a reason is refused before anything changes", async () => {
+    const { name } = await grant("no_reason");
+    const operator = server.spend(server.operatorToken);
+    const bare = operator.voidSpend({ authorization: name, evidence: VoidEvidence.OPERATOR });
+    expect(await reasonOf(bare)).toBe("INVALID_FIELD");
+    const { authorization } = await operator.getAuthorization({ lookup: { case: "name", value: name } });
+    expect(authorization?.state).toBe(AuthorizationState.HELD);
+  });
+
   test("proves with a reason, or with the bound object seen cancelled", async () => {
     const operator = server.spend(server.operatorToken);
     const first = await grant("reason");

@@ -1,4 +1,5 @@
 import {
+  type Holdfast,
   HoldfastError,
   type SpendDeniedError,
   SpendIdentityMissingError,
@@ -144,6 +145,20 @@ describe("what the guard refuses", () => {
       if (/^[a-z]/.test(name)) visit(Reflect.get(stripe, name), name);
     }
     expect(resources.length).toBeGreaterThan(100);
+  });
+});
+
+describe("a mistaken call of holdfast.stripe", () => {
+  it.each([
+    ["a secret instead of a client", (holdfast: Holdfast) => holdfast.stripe("sk_test_1" as never), /new Stripe/],
+    [
+      "one name instead of a list",
+      (holdfast: Holdfast) => holdfast.stripe(world.plain, { allow: "POST /v1/tokens" as never }),
+      /must be an array/,
+    ],
+  ])("says what is needed: %s", (_, call, message) => {
+    expect(() => call(world.holdfast())).toThrow(TypeError);
+    expect(() => call(world.holdfast())).toThrow(message);
   });
 });
 
