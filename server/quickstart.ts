@@ -2,7 +2,9 @@ import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "
 import { join } from "node:path";
 import { type Client, Code, ConnectError, createClient, type Interceptor } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
-import { AdminService, CapWindow, VaultKeyState } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { CapWindow } from "@holdfast/api/holdfast/v1/cap_pb";
+import { VaultKeyState } from "@holdfast/api/holdfast/v1/vault_key_pb";
 import type { Config } from "./config.ts";
 import { createToken } from "./rpc/auth.ts";
 

@@ -1,12 +1,7 @@
 import { create } from "@bufbuild/protobuf";
 import type { ServiceImpl } from "@connectrpc/connect";
-import {
-  type AdminService,
-  type Cap as CapMessage,
-  CapSchema,
-  CapUsageSchema,
-  CapWindow,
-} from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { type AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { type Cap as CapMessage, CapSchema, CapUsageSchema, CapWindow } from "@holdfast/api/holdfast/v1/cap_pb";
 import type { Cap, CapScope, CapUsage, CapWindow as CapWindowName, NewCap } from "../domain/cap.ts";
 import { HoldfastError, invalidField } from "../domain/errors.ts";
 import type { Money } from "../domain/money.ts";

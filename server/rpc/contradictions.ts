@@ -1,11 +1,11 @@
 import { create } from "@bufbuild/protobuf";
 import type { ServiceImpl } from "@connectrpc/connect";
+import { type AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
 import {
-  type AdminService,
   ContradictionKind,
   type Contradiction as ContradictionMessage,
   ContradictionSchema,
-} from "@holdfast/api/holdfast/v1/admin_service_pb";
+} from "@holdfast/api/holdfast/v1/contradiction_pb";
 import { HoldfastError, invalidField } from "../domain/errors.ts";
 import { type Contradiction, formatAuthorizationName } from "../domain/spend.ts";
 import * as store from "../store/contradiction.ts";

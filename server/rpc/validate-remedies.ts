@@ -31,6 +31,9 @@ export const remedyOfPattern: Readonly<Record<string, string>> = {
   "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$": "1–63 of a–z, 0–9 and -, without a - at either end",
   "^vaultKeys/[a-z0-9]{1,32}$": "a resource name, vaultKeys/{vault_key}",
   "^(vaultKeys/[a-z0-9]{1,32})?$": "a resource name, vaultKeys/{vault_key}, or empty",
+  "^vendorCredentials/[a-z0-9]{1,32}$": "a resource name, vendorCredentials/{vendor_credential}",
+  "^reconciliationRuns/[0-9a-f]{32}$": "a resource name as StartReconciliationRun returned it",
+  "^[!-~]{8,512}$": "8–512 visible ASCII characters, as the vendor shows it",
   "^[a-z0-9]{1,32}$": "1–32 of a–z and 0–9",
   "^[A-Za-z0-9_+/-]{0,64}$": 'an IANA time zone, for example "Europe/Berlin"',
 };

@@ -1,11 +1,11 @@
 import { create } from "@bufbuild/protobuf";
 import type { ServiceImpl } from "@connectrpc/connect";
+import { type AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
 import {
-  type AdminService,
   type VaultKey as VaultKeyMessage,
   VaultKeySchema,
   VaultKeyState,
-} from "@holdfast/api/holdfast/v1/admin_service_pb";
+} from "@holdfast/api/holdfast/v1/vault_key_pb";
 import { HoldfastError, invalidField } from "../domain/errors.ts";
 import type { NewVaultKey, VaultKey } from "../domain/vault-key.ts";
 import type { Database } from "../store/database.ts";

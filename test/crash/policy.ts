@@ -1,6 +1,7 @@
 import { type Client, createClient, type Interceptor, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
-import { AdminService, CapWindow } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { CapWindow } from "@holdfast/api/holdfast/v1/cap_pb";
 
 export const capName = "caps/everything";
 

@@ -1,5 +1,5 @@
 import { AuthorizationState } from "@holdfast/api/holdfast/v1/spend_pb";
-import { CapWindow } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { CapWindow } from "@holdfast/api/holdfast/v1/cap_pb";
 import type { BillingJob, BillingReport, Ending, GuardOptions } from "./billing-job.ts";
 import { type RunEnd, runBilling } from "./billing-runs.ts";
 import { type Customer, sumOfCents, toDollars } from "./customers.ts";

@@ -1,6 +1,7 @@
 import { createClient, type Interceptor } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
-import { AdminService, CapWindow } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { CapWindow } from "@holdfast/api/holdfast/v1/cap_pb";
 import { Direction } from "@holdfast/api/holdfast/v1/spend_pb";
 
 /** Tokens of the two vault keys of a run. */

@@ -1,6 +1,7 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs, type Timestamp, timestampFromMs, timestampMs } from "@bufbuild/protobuf/wkt";
-import { CapSchema, CapWindow, VaultKeySchema } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { CapSchema, CapWindow } from "@holdfast/api/holdfast/v1/cap_pb";
+import { VaultKeySchema } from "@holdfast/api/holdfast/v1/vault_key_pb";
 import type { Money } from "@holdfast/api/holdfast/v1/money_pb";
 import {
   type Authorization,

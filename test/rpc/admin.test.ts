@@ -2,7 +2,8 @@ import { randomBytes } from "node:crypto";
 import { timestampDate, timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { ErrorInfoSchema, RetryInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
-import { CapWindow, VaultKeyState } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { CapWindow } from "@holdfast/api/holdfast/v1/cap_pb";
+import { VaultKeyState } from "@holdfast/api/holdfast/v1/vault_key_pb";
 import {
   AuthorizationState,
   DenialRule,

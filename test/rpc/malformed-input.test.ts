@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { ErrorInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
-import { CapWindow } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { CapWindow } from "@holdfast/api/holdfast/v1/cap_pb";
 import { Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { startTestServer, type TestServer } from "../support/server.ts";

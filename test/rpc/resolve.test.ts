@@ -2,7 +2,7 @@ import { randomBytes } from "node:crypto";
 import { durationMs } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { ErrorInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
-import { ContradictionKind } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { ContradictionKind } from "@holdfast/api/holdfast/v1/contradiction_pb";
 import { AuthorizationState, Settlement, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { startTestServer, type TestServer } from "../support/server.ts";

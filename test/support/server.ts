@@ -1,12 +1,9 @@
 import { type Client, createClient, type Interceptor, type Transport } from "@connectrpc/connect";
 import { createConnectTransport, createGrpcTransport } from "@connectrpc/connect-node";
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import {
-  AdminService,
-  type CapSchema,
-  CapWindow,
-  type VaultKeySchema,
-} from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { type CapSchema, CapWindow } from "@holdfast/api/holdfast/v1/cap_pb";
+import { type VaultKeySchema } from "@holdfast/api/holdfast/v1/vault_key_pb";
 import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import { type App, startApp } from "../../server/app.ts";
 import { type Config, readConfig } from "../../server/config.ts";

@@ -2,673 +2,33 @@
 // @generated from file holdfast/v1/admin_service.proto (package holdfast.v1, syntax proto3)
 /* eslint-disable */
 
-import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
-import { enumDesc, fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
+import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
+import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import { file_buf_validate_validate } from "../../buf/validate/validate_pb.ts";
-import type { Duration, FieldMask, Timestamp } from "@bufbuild/protobuf/wkt";
-import { file_google_protobuf_duration, file_google_protobuf_field_mask, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
+import type { Duration } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_duration } from "@bufbuild/protobuf/wkt";
+import type { CreateCapRequestSchema, CreateCapResponseSchema, GetCapRequestSchema, GetCapResponseSchema, ListCapsRequestSchema, ListCapsResponseSchema, UpdateCapRequestSchema, UpdateCapResponseSchema } from "./cap_pb.ts";
+import { file_holdfast_v1_cap } from "./cap_pb.ts";
+import type { CloseContradictionRequestSchema, CloseContradictionResponseSchema, ListContradictionsRequestSchema, ListContradictionsResponseSchema } from "./contradiction_pb.ts";
+import { file_holdfast_v1_contradiction } from "./contradiction_pb.ts";
 import type { Money } from "./money_pb.ts";
 import { file_holdfast_v1_money } from "./money_pb.ts";
+import type { GetReconciliationRunRequestSchema, GetReconciliationRunResponseSchema, ListReconciliationDifferencesRequestSchema, ListReconciliationDifferencesResponseSchema, ListReconciliationRunsRequestSchema, ListReconciliationRunsResponseSchema, StartReconciliationRunRequestSchema, StartReconciliationRunResponseSchema } from "./reconciliation_run_pb.ts";
+import { file_holdfast_v1_reconciliation_run } from "./reconciliation_run_pb.ts";
 import { file_holdfast_v1_roles } from "./roles_pb.ts";
-import type { Authorization, AuthorizationState, Direction } from "./spend_pb.ts";
+import type { Authorization, AuthorizationState } from "./spend_pb.ts";
 import { file_holdfast_v1_spend } from "./spend_pb.ts";
-import type { Message, UnknownEnum } from "@bufbuild/protobuf";
+import type { CreateVaultKeyRequestSchema, CreateVaultKeyResponseSchema, GetVaultKeyRequestSchema, GetVaultKeyResponseSchema, ListVaultKeysRequestSchema, ListVaultKeysResponseSchema, RevokeVaultKeyRequestSchema, RevokeVaultKeyResponseSchema } from "./vault_key_pb.ts";
+import { file_holdfast_v1_vault_key } from "./vault_key_pb.ts";
+import type { CreateVendorCredentialRequestSchema, CreateVendorCredentialResponseSchema, DeleteVendorCredentialRequestSchema, DeleteVendorCredentialResponseSchema, GetVendorCredentialRequestSchema, GetVendorCredentialResponseSchema, ListVendorCredentialsRequestSchema, ListVendorCredentialsResponseSchema, RotateVendorCredentialRequestSchema, RotateVendorCredentialResponseSchema, TestVendorCredentialRequestSchema, TestVendorCredentialResponseSchema } from "./vendor_credential_pb.ts";
+import { file_holdfast_v1_vendor_credential } from "./vendor_credential_pb.ts";
+import type { Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file holdfast/v1/admin_service.proto.
  */
 export const file_holdfast_v1_admin_service: GenFile = /*@__PURE__*/
-  fileDesc("Ch9ob2xkZmFzdC92MS9hZG1pbl9zZXJ2aWNlLnByb3RvEgtob2xkZmFzdC52MSKfAgoIQ2FwU2NvcGUSNwoJdmF1bHRfa2V5GAEgASgJQiS6SCFyHzIdXih2YXVsdEtleXMvW2EtejAtOV17MSwzMn0pPyQSMAoGdmVuZG9yGAIgASgJQiC6SB1yGzIZXihbYS16XVthLXowLTlfXXswLDMxfSk/JBJRCghlbmRwb2ludBgDIAEoCUI/ukg8cjoYgAIyNV4oKEdFVHxQT1NUfFBVVHxQQVRDSHxERUxFVEUpICgvW0EtWmEtejAtOV8uOi1dKykrKT8kEi0KC2N1c3RvbWVyX2lkGAQgASgJQhi6SBVyEzIRXlshLTk7LX5dezAsMTI4fSQSJgoHcHVycG9zZRgFIAEoCUIVukgSchAyDl5bIS1+XXswLDEyOH0kItMDCgNDYXASDAoEbmFtZRgBIAEoCRIpCgVsaW1pdBgCIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5Qga6SAPIAQESMgoGd2luZG93GAMgASgOMhYuaG9sZGZhc3QudjEuQ2FwV2luZG93Qgq6SAeCAQQQASAAEjEKCXRpbWVfem9uZRgEIAEoCUIeukgbchkyF15bQS1aYS16MC05XysvLV17MCw2NH0kEiQKBXNjb3BlGAUgASgLMhUuaG9sZGZhc3QudjEuQ2FwU2NvcGUSFAoMcGVyX2N1c3RvbWVyGAYgASgIEikKDW1heF9wZXJfc3BlbmQYByABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIMCgRldGFnGAggASgJEi8KC2NyZWF0ZV90aW1lGAkgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgt1cGRhdGVfdGltZRgKIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMwoJZGlyZWN0aW9uGAsgASgOMhYuaG9sZGZhc3QudjEuRGlyZWN0aW9uQgi6SAWCAQIQARIgChhyZWZ1bmRzX3Jlc3RvcmVfaGVhZHJvb20YDCABKAgi0wEKCENhcFVzYWdlEg4KBndpbmRvdxgBIAEoCRITCgtjdXN0b21lcl9pZBgCIAEoCRIlCgljb21taXR0ZWQYAyABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIgCgRoZWxkGAQgASgLMhIuaG9sZGZhc3QudjEuTW9uZXkSJAoIaGVhZHJvb20YBSABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIzCg93aW5kb3dfZW5kX3RpbWUYBiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wInYKEENyZWF0ZUNhcFJlcXVlc3QSOwoGY2FwX2lkGAEgASgJQiu6SChyJjIkXlthLXowLTldKFthLXowLTktXXswLDYxfVthLXowLTldKT8kEiUKA2NhcBgCIAEoCzIQLmhvbGRmYXN0LnYxLkNhcEIGukgDyAEBIjIKEUNyZWF0ZUNhcFJlc3BvbnNlEh0KA2NhcBgBIAEoCzIQLmhvbGRmYXN0LnYxLkNhcCKoAQoNR2V0Q2FwUmVxdWVzdBI+CgRuYW1lGAEgASgJQjC6SC1yKzIpXmNhcHMvW2EtejAtOV0oW2EtejAtOS1dezAsNjF9W2EtejAtOV0pPyQSKAoGd2luZG93GAIgASgJQhi6SBVyEzIRXlshLTk7LX5dezAsMTI4fSQSLQoLY3VzdG9tZXJfaWQYAyABKAlCGLpIFXITMhFeWyEtOTstfl17MCwxMjh9JCJVCg5HZXRDYXBSZXNwb25zZRIdCgNjYXAYASABKAsyEC5ob2xkZmFzdC52MS5DYXASJAoFdXNhZ2UYAiABKAsyFS5ob2xkZmFzdC52MS5DYXBVc2FnZSJyChBVcGRhdGVDYXBSZXF1ZXN0EiUKA2NhcBgBIAEoCzIQLmhvbGRmYXN0LnYxLkNhcEIGukgD2AEDEjcKC3VwZGF0ZV9tYXNrGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLkZpZWxkTWFza0IGukgDyAEBIjIKEVVwZGF0ZUNhcFJlc3BvbnNlEh0KA2NhcBgBIAEoCzIQLmhvbGRmYXN0LnYxLkNhcCJOCg9MaXN0Q2Fwc1JlcXVlc3QSHQoJcGFnZV9zaXplGAEgASgFQgq6SAcaBRjIASgAEhwKCnBhZ2VfdG9rZW4YAiABKAlCCLpIBXIDGIAEIksKEExpc3RDYXBzUmVzcG9uc2USHgoEY2FwcxgBIAMoCzIQLmhvbGRmYXN0LnYxLkNhcBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkirwQKCFZhdWx0S2V5EgwKBG5hbWUYASABKAkSLQoGdmVuZG9yGAIgASgJQh26SBpyGDIWXlthLXpdW2EtejAtOV9dezAsMzF9JBJeChFhbGxvd2VkX2VuZHBvaW50cxgDIAMoCUJDukhAkgE9EGQiOXI3GIACMjJeKEdFVHxQT1NUfFBVVHxQQVRDSHxERUxFVEUpICgvW0EtWmEtejAtOV8uOi1dKykrJBI4Cg9iaWxsaW5nX3BlcmlvZHMYBCADKAlCH7pIHJIBGRBkIhVyEzIRXlshLTk7LX5dezEsMTI4fSQSLgoIcHVycG9zZXMYBSADKAlCHLpIGZIBFhBkIhJyEDIOXlshLX5dezEsMTI4fSQSMwoJY3VzdG9tZXJzGAYgAygJQiC6SB2SARoQ6AciFXITMhFeWyEtOTstfl17MSwxMjh9JBIpCg1tYXhfcGVyX3NwZW5kGAcgASgLMhIuaG9sZGZhc3QudjEuTW9uZXkSLwoLZXhwaXJlX3RpbWUYCCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEikKBXN0YXRlGAkgASgOMhouaG9sZGZhc3QudjEuVmF1bHRLZXlTdGF0ZRIvCgtjcmVhdGVfdGltZRgKIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLcmV2b2tlX3RpbWUYCyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIngKFUNyZWF0ZVZhdWx0S2V5UmVxdWVzdBItCgx2YXVsdF9rZXlfaWQYASABKAlCF7pIFHISMhBeW2EtejAtOV17MSwzMn0kEjAKCXZhdWx0X2tleRgCIAEoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5Qga6SAPIAQEiUQoWQ3JlYXRlVmF1bHRLZXlSZXNwb25zZRIoCgl2YXVsdF9rZXkYASABKAsyFS5ob2xkZmFzdC52MS5WYXVsdEtleRINCgV0b2tlbhgCIAEoCSJFChJHZXRWYXVsdEtleVJlcXVlc3QSLwoEbmFtZRgBIAEoCUIhukgechwyGl52YXVsdEtleXMvW2EtejAtOV17MSwzMn0kIj8KE0dldFZhdWx0S2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkiUwoUTGlzdFZhdWx0S2V5c1JlcXVlc3QSHQoJcGFnZV9zaXplGAEgASgFQgq6SAcaBRjIASgAEhwKCnBhZ2VfdG9rZW4YAiABKAlCCLpIBXIDGIAEIlsKFUxpc3RWYXVsdEtleXNSZXNwb25zZRIpCgp2YXVsdF9rZXlzGAEgAygLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIncKFVJldm9rZVZhdWx0S2V5UmVxdWVzdBIvCgRuYW1lGAEgASgJQiG6SB5yHDIaXnZhdWx0S2V5cy9bYS16MC05XXsxLDMyfSQSLQoGcmVhc29uGAIgASgJQh26SBpyGBj0AzITXlteXHgwMC1ceDFmXHg3Zl0qJCKdAQoWUmV2b2tlVmF1bHRLZXlSZXNwb25zZRIoCgl2YXVsdF9rZXkYASABKAsyFS5ob2xkZmFzdC52MS5WYXVsdEtleRI3ChNvcGVuX2F1dGhvcml6YXRpb25zGAIgAygLMhouaG9sZGZhc3QudjEuQXV0aG9yaXphdGlvbhIgChhvcGVuX2F1dGhvcml6YXRpb25fY291bnQYAyABKAMitgIKGUxpc3RBdXRob3JpemF0aW9uc1JlcXVlc3QSHQoJcGFnZV9zaXplGAEgASgFQgq6SAcaBRjIASgAEhwKCnBhZ2VfdG9rZW4YAiABKAlCCLpIBXIDGIAEEkIKBnN0YXRlcxgDIAMoDjIfLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb25TdGF0ZUIRukgOkgELEAQiB4IBBBABIAASLQoLY3VzdG9tZXJfaWQYBCABKAlCGLpIFXITMhFeWyEtOTstfl17MCwxMjh9JBIwCg5iaWxsaW5nX3BlcmlvZBgFIAEoCUIYukgVchMyEV5bIS05Oy1+XXswLDEyOH0kEjcKCXZhdWx0X2tleRgGIAEoCUIkukghch8yHV4odmF1bHRLZXlzL1thLXowLTldezEsMzJ9KT8kImkKGkxpc3RBdXRob3JpemF0aW9uc1Jlc3BvbnNlEjIKDmF1dGhvcml6YXRpb25zGAEgAygLMhouaG9sZGZhc3QudjEuQXV0aG9yaXphdGlvbhIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkijwIKG1Jlc29sdmVBdXRob3JpemF0aW9uUmVxdWVzdBJCCgRuYW1lGAEgASgJQjS6SDFyLzItXmF1dGhvcml6YXRpb25zL1swLTlhLWZdezMyfS1bMS05XVswLTldezAsNn0kEjUKCWNvbW1pdHRlZBgCIAEoCzIgLmhvbGRmYXN0LnYxLkNvbW1pdHRlZFJlc29sdXRpb25IABIvCgZ2b2lkZWQYAyABKAsyHS5ob2xkZmFzdC52MS5Wb2lkZWRSZXNvbHV0aW9uSAASLwoGcmVhc29uGAQgASgJQh+6SBxyGhABGPQDMhNeW15ceDAwLVx4MWZceDdmXSokQhMKCnJlc29sdXRpb24SBbpIAggBInIKE0NvbW1pdHRlZFJlc29sdXRpb24SKgoGYW1vdW50GAEgASgLMhIuaG9sZGZhc3QudjEuTW9uZXlCBrpIA8gBARIvChB2ZW5kb3JfcmVmZXJlbmNlGAIgASgJQhW6SBJyEDIOXlshLX5dezEsMjU1fSQiQwoQVm9pZGVkUmVzb2x1dGlvbhIvChB2ZW5kb3JfcmVmZXJlbmNlGAEgASgJQhW6SBJyEDIOXlshLX5dezAsMjU1fSQiUQocUmVzb2x2ZUF1dGhvcml6YXRpb25SZXNwb25zZRIxCg1hdXRob3JpemF0aW9uGAEgASgLMhouaG9sZGZhc3QudjEuQXV0aG9yaXphdGlvbiJfCiBMaXN0SW5Eb3VidEF1dGhvcml6YXRpb25zUmVxdWVzdBIdCglwYWdlX3NpemUYASABKAVCCrpIBxoFGMgBKAASHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAQitAEKIUxpc3RJbkRvdWJ0QXV0aG9yaXphdGlvbnNSZXNwb25zZRIyCg5hdXRob3JpemF0aW9ucxgBIAMoCzIaLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb24SFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJEhMKC3RvdGFsX2NvdW50GAMgASgDEi0KCm9sZGVzdF9hZ2UYBCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24i/wIKDUNvbnRyYWRpY3Rpb24SDAoEbmFtZRgBIAEoCRIsCgRraW5kGAIgASgOMh4uaG9sZGZhc3QudjEuQ29udHJhZGljdGlvbktpbmQSFQoNYXV0aG9yaXphdGlvbhgDIAEoCRIOCgZ2ZW5kb3IYBCABKAkSFgoOdmVuZG9yX2FjY291bnQYBSABKAkSGAoQdmVuZG9yX3JlZmVyZW5jZRgGIAEoCRIiCgZhbW91bnQYByABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIqCg5jb3VudGVkX2Ftb3VudBgIIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EhIKCmF0dGVtcHRfaWQYCSABKAkSLwoLY3JlYXRlX3RpbWUYCiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi4KCmNsb3NlX3RpbWUYCyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhQKDGNsb3NlX3JlYXNvbhgMIAEoCSJwChlMaXN0Q29udHJhZGljdGlvbnNSZXF1ZXN0Eh0KCXBhZ2Vfc2l6ZRgBIAEoBUIKukgHGgUYyAEoABIcCgpwYWdlX3Rva2VuGAIgASgJQgi6SAVyAxiABBIWCg5pbmNsdWRlX2Nsb3NlZBgDIAEoCCJ9ChpMaXN0Q29udHJhZGljdGlvbnNSZXNwb25zZRIyCg5jb250cmFkaWN0aW9ucxgBIAMoCzIaLmhvbGRmYXN0LnYxLkNvbnRyYWRpY3Rpb24SFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJEhIKCm9wZW5fY291bnQYAyABKAMigAEKGUNsb3NlQ29udHJhZGljdGlvblJlcXVlc3QSMgoEbmFtZRgBIAEoCUIkukghch8yHV5jb250cmFkaWN0aW9ucy9bMC05YS1mXXszMn0kEi8KBnJlYXNvbhgCIAEoCUIfukgcchoQARj0AzITXlteXHgwMC1ceDFmXHg3Zl0qJCJPChpDbG9zZUNvbnRyYWRpY3Rpb25SZXNwb25zZRIxCg1jb250cmFkaWN0aW9uGAEgASgLMhouaG9sZGZhc3QudjEuQ29udHJhZGljdGlvbipzCglDYXBXaW5kb3cSGgoWQ0FQX1dJTkRPV19VTlNQRUNJRklFRBAAEhcKE0NBUF9XSU5ET1dfTElGRVRJTUUQARISCg5DQVBfV0lORE9XX0RBWRACEh0KGUNBUF9XSU5ET1dfQklMTElOR19QRVJJT0QQAyppCg1WYXVsdEtleVN0YXRlEh8KG1ZBVUxUX0tFWV9TVEFURV9VTlNQRUNJRklFRBAAEhoKFlZBVUxUX0tFWV9TVEFURV9BQ1RJVkUQARIbChdWQVVMVF9LRVlfU1RBVEVfUkVWT0tFRBACKuEBChFDb250cmFkaWN0aW9uS2luZBIiCh5DT05UUkFESUNUSU9OX0tJTkRfVU5TUEVDSUZJRUQQABIoCiRDT05UUkFESUNUSU9OX0tJTkRfQ09NTUlUX0FGVEVSX1ZPSUQQARImCiJDT05UUkFESUNUSU9OX0tJTkRfT1RIRVJfUkVGRVJFTkNFEAISIwofQ09OVFJBRElDVElPTl9LSU5EX09USEVSX0FNT1VOVBADEjEKLUNPTlRSQURJQ1RJT05fS0lORF9SRUZFUkVOQ0VfT0ZfQU5PVEhFUl9TUEVORBAEMowKCgxBZG1pblNlcnZpY2USUQoJQ3JlYXRlQ2FwEh0uaG9sZGZhc3QudjEuQ3JlYXRlQ2FwUmVxdWVzdBoeLmhvbGRmYXN0LnYxLkNyZWF0ZUNhcFJlc3BvbnNlIgXi4BgBAhJICgZHZXRDYXASGi5ob2xkZmFzdC52MS5HZXRDYXBSZXF1ZXN0GhsuaG9sZGZhc3QudjEuR2V0Q2FwUmVzcG9uc2UiBeLgGAECElEKCVVwZGF0ZUNhcBIdLmhvbGRmYXN0LnYxLlVwZGF0ZUNhcFJlcXVlc3QaHi5ob2xkZmFzdC52MS5VcGRhdGVDYXBSZXNwb25zZSIF4uAYAQISTgoITGlzdENhcHMSHC5ob2xkZmFzdC52MS5MaXN0Q2Fwc1JlcXVlc3QaHS5ob2xkZmFzdC52MS5MaXN0Q2Fwc1Jlc3BvbnNlIgXi4BgBAhJgCg5DcmVhdGVWYXVsdEtleRIiLmhvbGRmYXN0LnYxLkNyZWF0ZVZhdWx0S2V5UmVxdWVzdBojLmhvbGRmYXN0LnYxLkNyZWF0ZVZhdWx0S2V5UmVzcG9uc2UiBeLgGAECElcKC0dldFZhdWx0S2V5Eh8uaG9sZGZhc3QudjEuR2V0VmF1bHRLZXlSZXF1ZXN0GiAuaG9sZGZhc3QudjEuR2V0VmF1bHRLZXlSZXNwb25zZSIF4uAYAQISXQoNTGlzdFZhdWx0S2V5cxIhLmhvbGRmYXN0LnYxLkxpc3RWYXVsdEtleXNSZXF1ZXN0GiIuaG9sZGZhc3QudjEuTGlzdFZhdWx0S2V5c1Jlc3BvbnNlIgXi4BgBAhJgCg5SZXZva2VWYXVsdEtleRIiLmhvbGRmYXN0LnYxLlJldm9rZVZhdWx0S2V5UmVxdWVzdBojLmhvbGRmYXN0LnYxLlJldm9rZVZhdWx0S2V5UmVzcG9uc2UiBeLgGAECEnIKFFJlc29sdmVBdXRob3JpemF0aW9uEiguaG9sZGZhc3QudjEuUmVzb2x2ZUF1dGhvcml6YXRpb25SZXF1ZXN0GikuaG9sZGZhc3QudjEuUmVzb2x2ZUF1dGhvcml6YXRpb25SZXNwb25zZSIF4uAYAQISgQEKGUxpc3RJbkRvdWJ0QXV0aG9yaXphdGlvbnMSLS5ob2xkZmFzdC52MS5MaXN0SW5Eb3VidEF1dGhvcml6YXRpb25zUmVxdWVzdBouLmhvbGRmYXN0LnYxLkxpc3RJbkRvdWJ0QXV0aG9yaXphdGlvbnNSZXNwb25zZSIF4uAYAQISbAoSTGlzdENvbnRyYWRpY3Rpb25zEiYuaG9sZGZhc3QudjEuTGlzdENvbnRyYWRpY3Rpb25zUmVxdWVzdBonLmhvbGRmYXN0LnYxLkxpc3RDb250cmFkaWN0aW9uc1Jlc3BvbnNlIgXi4BgBAhJsChJDbG9zZUNvbnRyYWRpY3Rpb24SJi5ob2xkZmFzdC52MS5DbG9zZUNvbnRyYWRpY3Rpb25SZXF1ZXN0GicuaG9sZGZhc3QudjEuQ2xvc2VDb250cmFkaWN0aW9uUmVzcG9uc2UiBeLgGAECEmwKEkxpc3RBdXRob3JpemF0aW9ucxImLmhvbGRmYXN0LnYxLkxpc3RBdXRob3JpemF0aW9uc1JlcXVlc3QaJy5ob2xkZmFzdC52MS5MaXN0QXV0aG9yaXphdGlvbnNSZXNwb25zZSIF4uAYAQJiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_field_mask, file_google_protobuf_timestamp, file_holdfast_v1_money, file_holdfast_v1_roles, file_holdfast_v1_spend]);
-
-/**
- * Which spends a cap counts. Every field that is set must match; an empty scope counts every spend.
- *
- * @generated from message holdfast.v1.CapScope
- */
-export type CapScope = Message<"holdfast.v1.CapScope"> & {
-  /**
-   * Resource name, "vaultKeys/{vault_key}".
-   *
-   * @generated from field: string vault_key = 1;
-   */
-  vaultKey: string;
-
-  /**
-   * @generated from field: string vendor = 2;
-   */
-  vendor: string;
-
-  /**
-   * Method and path template, for example "POST /v1/charges".
-   *
-   * @generated from field: string endpoint = 3;
-   */
-  endpoint: string;
-
-  /**
-   * @generated from field: string customer_id = 4;
-   */
-  customerId: string;
-
-  /**
-   * @generated from field: string purpose = 5;
-   */
-  purpose: string;
-};
-
-/**
- * Describes the message holdfast.v1.CapScope.
- * Use `create(CapScopeSchema)` to create a new message.
- */
-export const CapScopeSchema: GenMessage<CapScope> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 0);
-
-/**
- * A limit in one currency over one window.
- *
- * @generated from message holdfast.v1.Cap
- */
-export type Cap = Message<"holdfast.v1.Cap"> & {
-  /**
-   * Resource name, "caps/{cap}".
-   *
-   * @generated from field: string name = 1;
-   */
-  name: string;
-
-  /**
-   * The most that may be committed, held and in doubt within one window. Zero allows nothing.
-   *
-   * @generated from field: holdfast.v1.Money limit = 2;
-   */
-  limit?: Money | undefined;
-
-  /**
-   * Never changes after the cap was created.
-   *
-   * @generated from field: holdfast.v1.CapWindow window = 3;
-   */
-  window: CapWindow;
-
-  /**
-   * IANA zone of a DAY window, for example "Europe/Berlin"; "UTC" by default. Never changes.
-   *
-   * @generated from field: string time_zone = 4;
-   */
-  timeZone: string;
-
-  /**
-   * Never changes.
-   *
-   * @generated from field: holdfast.v1.CapScope scope = 5;
-   */
-  scope?: CapScope | undefined;
-
-  /**
-   * One counter per customer instead of one for all. Never changes.
-   *
-   * @generated from field: bool per_customer = 6;
-   */
-  perCustomer: boolean;
-
-  /**
-   * The most that one spend may ask for. Absent: no such limit.
-   *
-   * @generated from field: holdfast.v1.Money max_per_spend = 7;
-   */
-  maxPerSpend?: Money | undefined;
-
-  /**
-   * Changes with every update.
-   *
-   * @generated from field: string etag = 8;
-   */
-  etag: string;
-
-  /**
-   * @generated from field: google.protobuf.Timestamp create_time = 9;
-   */
-  createTime?: Timestamp | undefined;
-
-  /**
-   * @generated from field: google.protobuf.Timestamp update_time = 10;
-   */
-  updateTime?: Timestamp | undefined;
-
-  /**
-   * Which spends the cap counts: money that is spent by default, or money that is given back. Never changes.
-   *
-   * @generated from field: holdfast.v1.Direction direction = 11;
-   */
-  direction: Direction;
-
-  /**
-   * A refund of a charge that this cap counted gives its headroom back, in the window of that charge. Only with
-   * DIRECTION_SPEND.
-   *
-   * @generated from field: bool refunds_restore_headroom = 12;
-   */
-  refundsRestoreHeadroom: boolean;
-};
-
-/**
- * Describes the message holdfast.v1.Cap.
- * Use `create(CapSchema)` to create a new message.
- */
-export const CapSchema: GenMessage<Cap> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 1);
-
-/**
- * The counter of one cap in one window.
- *
- * @generated from message holdfast.v1.CapUsage
- */
-export type CapUsage = Message<"holdfast.v1.CapUsage"> & {
-  /**
-   * The window's label: "2026-11-30", a billing period, or empty for LIFETIME.
-   *
-   * @generated from field: string window = 1;
-   */
-  window: string;
-
-  /**
-   * With per_customer: whose counter this is.
-   *
-   * @generated from field: string customer_id = 2;
-   */
-  customerId: string;
-
-  /**
-   * @generated from field: holdfast.v1.Money committed = 3;
-   */
-  committed?: Money | undefined;
-
-  /**
-   * Held and in doubt.
-   *
-   * @generated from field: holdfast.v1.Money held = 4;
-   */
-  held?: Money | undefined;
-
-  /**
-   * limit − committed − held. Negative after an over-commit or a lowered limit.
-   *
-   * @generated from field: holdfast.v1.Money headroom = 5;
-   */
-  headroom?: Money | undefined;
-
-  /**
-   * The first instant after the window. Absent for windows without an end.
-   *
-   * @generated from field: google.protobuf.Timestamp window_end_time = 6;
-   */
-  windowEndTime?: Timestamp | undefined;
-};
-
-/**
- * Describes the message holdfast.v1.CapUsage.
- * Use `create(CapUsageSchema)` to create a new message.
- */
-export const CapUsageSchema: GenMessage<CapUsage> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 2);
-
-/**
- * @generated from message holdfast.v1.CreateCapRequest
- */
-export type CreateCapRequest = Message<"holdfast.v1.CreateCapRequest"> & {
-  /**
-   * The cap's id, `[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?`.
-   *
-   * @generated from field: string cap_id = 1;
-   */
-  capId: string;
-
-  /**
-   * @generated from field: holdfast.v1.Cap cap = 2;
-   */
-  cap?: Cap | undefined;
-};
-
-/**
- * Describes the message holdfast.v1.CreateCapRequest.
- * Use `create(CreateCapRequestSchema)` to create a new message.
- */
-export const CreateCapRequestSchema: GenMessage<CreateCapRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 3);
-
-/**
- * @generated from message holdfast.v1.CreateCapResponse
- */
-export type CreateCapResponse = Message<"holdfast.v1.CreateCapResponse"> & {
-  /**
-   * @generated from field: holdfast.v1.Cap cap = 1;
-   */
-  cap?: Cap | undefined;
-};
-
-/**
- * Describes the message holdfast.v1.CreateCapResponse.
- * Use `create(CreateCapResponseSchema)` to create a new message.
- */
-export const CreateCapResponseSchema: GenMessage<CreateCapResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 4);
-
-/**
- * @generated from message holdfast.v1.GetCapRequest
- */
-export type GetCapRequest = Message<"holdfast.v1.GetCapRequest"> & {
-  /**
-   * @generated from field: string name = 1;
-   */
-  name: string;
-
-  /**
-   * The window to read. Required for BILLING_PERIOD; the present day for DAY if empty.
-   *
-   * @generated from field: string window = 2;
-   */
-  window: string;
-
-  /**
-   * Whose counter to read; required if the cap is per_customer.
-   *
-   * @generated from field: string customer_id = 3;
-   */
-  customerId: string;
-};
-
-/**
- * Describes the message holdfast.v1.GetCapRequest.
- * Use `create(GetCapRequestSchema)` to create a new message.
- */
-export const GetCapRequestSchema: GenMessage<GetCapRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 5);
-
-/**
- * @generated from message holdfast.v1.GetCapResponse
- */
-export type GetCapResponse = Message<"holdfast.v1.GetCapResponse"> & {
-  /**
-   * @generated from field: holdfast.v1.Cap cap = 1;
-   */
-  cap?: Cap | undefined;
-
-  /**
-   * Absent if the request names no window or customer where one is needed.
-   *
-   * @generated from field: holdfast.v1.CapUsage usage = 2;
-   */
-  usage?: CapUsage | undefined;
-};
-
-/**
- * Describes the message holdfast.v1.GetCapResponse.
- * Use `create(GetCapResponseSchema)` to create a new message.
- */
-export const GetCapResponseSchema: GenMessage<GetCapResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 6);
-
-/**
- * @generated from message holdfast.v1.UpdateCapRequest
- */
-export type UpdateCapRequest = Message<"holdfast.v1.UpdateCapRequest"> & {
-  /**
-   * `cap.name` says which. `cap.etag`, if set, must be the current one.
-   *
-   * @generated from field: holdfast.v1.Cap cap = 1;
-   */
-  cap?: Cap | undefined;
-
-  /**
-   * "limit", "max_per_spend" and "refunds_restore_headroom" can be changed.
-   *
-   * @generated from field: google.protobuf.FieldMask update_mask = 2;
-   */
-  updateMask?: FieldMask | undefined;
-};
-
-/**
- * Describes the message holdfast.v1.UpdateCapRequest.
- * Use `create(UpdateCapRequestSchema)` to create a new message.
- */
-export const UpdateCapRequestSchema: GenMessage<UpdateCapRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 7);
-
-/**
- * @generated from message holdfast.v1.UpdateCapResponse
- */
-export type UpdateCapResponse = Message<"holdfast.v1.UpdateCapResponse"> & {
-  /**
-   * @generated from field: holdfast.v1.Cap cap = 1;
-   */
-  cap?: Cap | undefined;
-};
-
-/**
- * Describes the message holdfast.v1.UpdateCapResponse.
- * Use `create(UpdateCapResponseSchema)` to create a new message.
- */
-export const UpdateCapResponseSchema: GenMessage<UpdateCapResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 8);
-
-/**
- * @generated from message holdfast.v1.ListCapsRequest
- */
-export type ListCapsRequest = Message<"holdfast.v1.ListCapsRequest"> & {
-  /**
-   * 1–200, 50 by default.
-   *
-   * @generated from field: int32 page_size = 1;
-   */
-  pageSize: number;
-
-  /**
-   * @generated from field: string page_token = 2;
-   */
-  pageToken: string;
-};
-
-/**
- * Describes the message holdfast.v1.ListCapsRequest.
- * Use `create(ListCapsRequestSchema)` to create a new message.
- */
-export const ListCapsRequestSchema: GenMessage<ListCapsRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 9);
-
-/**
- * @generated from message holdfast.v1.ListCapsResponse
- */
-export type ListCapsResponse = Message<"holdfast.v1.ListCapsResponse"> & {
-  /**
-   * @generated from field: repeated holdfast.v1.Cap caps = 1;
-   */
-  caps: Cap[];
-
-  /**
-   * Empty on the last page.
-   *
-   * @generated from field: string next_page_token = 2;
-   */
-  nextPageToken: string;
-};
-
-/**
- * Describes the message holdfast.v1.ListCapsResponse.
- * Use `create(ListCapsResponseSchema)` to create a new message.
- */
-export const ListCapsResponseSchema: GenMessage<ListCapsResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 10);
-
-/**
- * Holdfast's scoped credential for one caller, and its policy.
- *
- * @generated from message holdfast.v1.VaultKey
- */
-export type VaultKey = Message<"holdfast.v1.VaultKey"> & {
-  /**
-   * Resource name, "vaultKeys/{vault_key}".
-   *
-   * @generated from field: string name = 1;
-   */
-  name: string;
-
-  /**
-   * The only vendor the key may spend at.
-   *
-   * @generated from field: string vendor = 2;
-   */
-  vendor: string;
-
-  /**
-   * Method and path templates, for example "POST /v1/charges" or "GET /v1/charges/:id". A segment that begins
-   * with ':' matches any one segment. What is not listed is denied.
-   *
-   * @generated from field: repeated string allowed_endpoints = 3;
-   */
-  allowedEndpoints: string[];
-
-  /**
-   * If not empty, the only billing periods the key may spend in.
-   *
-   * @generated from field: repeated string billing_periods = 4;
-   */
-  billingPeriods: string[];
-
-  /**
-   * If not empty, the only purposes.
-   *
-   * @generated from field: repeated string purposes = 5;
-   */
-  purposes: string[];
-
-  /**
-   * If not empty, the only customers.
-   *
-   * @generated from field: repeated string customers = 6;
-   */
-  customers: string[];
-
-  /**
-   * The most that one spend may ask for. A spend in another currency is denied. Absent: no such limit.
-   *
-   * @generated from field: holdfast.v1.Money max_per_spend = 7;
-   */
-  maxPerSpend?: Money | undefined;
-
-  /**
-   * From this instant on nothing is granted. Absent: never.
-   *
-   * @generated from field: google.protobuf.Timestamp expire_time = 8;
-   */
-  expireTime?: Timestamp | undefined;
-
-  /**
-   * @generated from field: holdfast.v1.VaultKeyState state = 9;
-   */
-  state: VaultKeyState;
-
-  /**
-   * @generated from field: google.protobuf.Timestamp create_time = 10;
-   */
-  createTime?: Timestamp | undefined;
-
-  /**
-   * @generated from field: google.protobuf.Timestamp revoke_time = 11;
-   */
-  revokeTime?: Timestamp | undefined;
-};
-
-/**
- * Describes the message holdfast.v1.VaultKey.
- * Use `create(VaultKeySchema)` to create a new message.
- */
-export const VaultKeySchema: GenMessage<VaultKey> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 11);
-
-/**
- * @generated from message holdfast.v1.CreateVaultKeyRequest
- */
-export type CreateVaultKeyRequest = Message<"holdfast.v1.CreateVaultKeyRequest"> & {
-  /**
-   * The vault key's id, `[a-z0-9]{1,32}`.
-   *
-   * @generated from field: string vault_key_id = 1;
-   */
-  vaultKeyId: string;
-
-  /**
-   * @generated from field: holdfast.v1.VaultKey vault_key = 2;
-   */
-  vaultKey?: VaultKey | undefined;
-};
-
-/**
- * Describes the message holdfast.v1.CreateVaultKeyRequest.
- * Use `create(CreateVaultKeyRequestSchema)` to create a new message.
- */
-export const CreateVaultKeyRequestSchema: GenMessage<CreateVaultKeyRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 12);
-
-/**
- * @generated from message holdfast.v1.CreateVaultKeyResponse
- */
-export type CreateVaultKeyResponse = Message<"holdfast.v1.CreateVaultKeyResponse"> & {
-  /**
-   * @generated from field: holdfast.v1.VaultKey vault_key = 1;
-   */
-  vaultKey?: VaultKey | undefined;
-
-  /**
-   * "vk_{workspace}_{vault_key}_{secret}". Shown here and never again; only its SHA-256 is stored.
-   *
-   * @generated from field: string token = 2;
-   */
-  token: string;
-};
-
-/**
- * Describes the message holdfast.v1.CreateVaultKeyResponse.
- * Use `create(CreateVaultKeyResponseSchema)` to create a new message.
- */
-export const CreateVaultKeyResponseSchema: GenMessage<CreateVaultKeyResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 13);
-
-/**
- * @generated from message holdfast.v1.GetVaultKeyRequest
- */
-export type GetVaultKeyRequest = Message<"holdfast.v1.GetVaultKeyRequest"> & {
-  /**
-   * @generated from field: string name = 1;
-   */
-  name: string;
-};
-
-/**
- * Describes the message holdfast.v1.GetVaultKeyRequest.
- * Use `create(GetVaultKeyRequestSchema)` to create a new message.
- */
-export const GetVaultKeyRequestSchema: GenMessage<GetVaultKeyRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 14);
-
-/**
- * @generated from message holdfast.v1.GetVaultKeyResponse
- */
-export type GetVaultKeyResponse = Message<"holdfast.v1.GetVaultKeyResponse"> & {
-  /**
-   * @generated from field: holdfast.v1.VaultKey vault_key = 1;
-   */
-  vaultKey?: VaultKey | undefined;
-};
-
-/**
- * Describes the message holdfast.v1.GetVaultKeyResponse.
- * Use `create(GetVaultKeyResponseSchema)` to create a new message.
- */
-export const GetVaultKeyResponseSchema: GenMessage<GetVaultKeyResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 15);
-
-/**
- * @generated from message holdfast.v1.ListVaultKeysRequest
- */
-export type ListVaultKeysRequest = Message<"holdfast.v1.ListVaultKeysRequest"> & {
-  /**
-   * 1–200, 50 by default.
-   *
-   * @generated from field: int32 page_size = 1;
-   */
-  pageSize: number;
-
-  /**
-   * @generated from field: string page_token = 2;
-   */
-  pageToken: string;
-};
-
-/**
- * Describes the message holdfast.v1.ListVaultKeysRequest.
- * Use `create(ListVaultKeysRequestSchema)` to create a new message.
- */
-export const ListVaultKeysRequestSchema: GenMessage<ListVaultKeysRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 16);
-
-/**
- * @generated from message holdfast.v1.ListVaultKeysResponse
- */
-export type ListVaultKeysResponse = Message<"holdfast.v1.ListVaultKeysResponse"> & {
-  /**
-   * @generated from field: repeated holdfast.v1.VaultKey vault_keys = 1;
-   */
-  vaultKeys: VaultKey[];
-
-  /**
-   * Empty on the last page.
-   *
-   * @generated from field: string next_page_token = 2;
-   */
-  nextPageToken: string;
-};
-
-/**
- * Describes the message holdfast.v1.ListVaultKeysResponse.
- * Use `create(ListVaultKeysResponseSchema)` to create a new message.
- */
-export const ListVaultKeysResponseSchema: GenMessage<ListVaultKeysResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 17);
-
-/**
- * @generated from message holdfast.v1.RevokeVaultKeyRequest
- */
-export type RevokeVaultKeyRequest = Message<"holdfast.v1.RevokeVaultKeyRequest"> & {
-  /**
-   * @generated from field: string name = 1;
-   */
-  name: string;
-
-  /**
-   * One line for the audit. At most 500 characters.
-   *
-   * @generated from field: string reason = 2;
-   */
-  reason: string;
-};
-
-/**
- * Describes the message holdfast.v1.RevokeVaultKeyRequest.
- * Use `create(RevokeVaultKeyRequestSchema)` to create a new message.
- */
-export const RevokeVaultKeyRequestSchema: GenMessage<RevokeVaultKeyRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 18);
-
-/**
- * @generated from message holdfast.v1.RevokeVaultKeyResponse
- */
-export type RevokeVaultKeyResponse = Message<"holdfast.v1.RevokeVaultKeyResponse"> & {
-  /**
-   * @generated from field: holdfast.v1.VaultKey vault_key = 1;
-   */
-  vaultKey?: VaultKey | undefined;
-
-  /**
-   * The exposure: what was granted before and is still HELD or IN_DOUBT. At most 1,000.
-   *
-   * @generated from field: repeated holdfast.v1.Authorization open_authorizations = 2;
-   */
-  openAuthorizations: Authorization[];
-
-  /**
-   * How many there are in all.
-   *
-   * @generated from field: int64 open_authorization_count = 3;
-   */
-  openAuthorizationCount: bigint;
-};
-
-/**
- * Describes the message holdfast.v1.RevokeVaultKeyResponse.
- * Use `create(RevokeVaultKeyResponseSchema)` to create a new message.
- */
-export const RevokeVaultKeyResponseSchema: GenMessage<RevokeVaultKeyResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 19);
+  fileDesc("Ch9ob2xkZmFzdC92MS9hZG1pbl9zZXJ2aWNlLnByb3RvEgtob2xkZmFzdC52MSK2AgoZTGlzdEF1dGhvcml6YXRpb25zUmVxdWVzdBIdCglwYWdlX3NpemUYASABKAVCCrpIBxoFGMgBKAASHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAQSQgoGc3RhdGVzGAMgAygOMh8uaG9sZGZhc3QudjEuQXV0aG9yaXphdGlvblN0YXRlQhG6SA6SAQsQBCIHggEEEAEgABItCgtjdXN0b21lcl9pZBgEIAEoCUIYukgVchMyEV5bIS05Oy1+XXswLDEyOH0kEjAKDmJpbGxpbmdfcGVyaW9kGAUgASgJQhi6SBVyEzIRXlshLTk7LX5dezAsMTI4fSQSNwoJdmF1bHRfa2V5GAYgASgJQiS6SCFyHzIdXih2YXVsdEtleXMvW2EtejAtOV17MSwzMn0pPyQiaQoaTGlzdEF1dGhvcml6YXRpb25zUmVzcG9uc2USMgoOYXV0aG9yaXphdGlvbnMYASADKAsyGi5ob2xkZmFzdC52MS5BdXRob3JpemF0aW9uEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKPAgobUmVzb2x2ZUF1dGhvcml6YXRpb25SZXF1ZXN0EkIKBG5hbWUYASABKAlCNLpIMXIvMi1eYXV0aG9yaXphdGlvbnMvWzAtOWEtZl17MzJ9LVsxLTldWzAtOV17MCw2fSQSNQoJY29tbWl0dGVkGAIgASgLMiAuaG9sZGZhc3QudjEuQ29tbWl0dGVkUmVzb2x1dGlvbkgAEi8KBnZvaWRlZBgDIAEoCzIdLmhvbGRmYXN0LnYxLlZvaWRlZFJlc29sdXRpb25IABIvCgZyZWFzb24YBCABKAlCH7pIHHIaEAEY9AMyE15bXlx4MDAtXHgxZlx4N2ZdKiRCEwoKcmVzb2x1dGlvbhIFukgCCAEicgoTQ29tbWl0dGVkUmVzb2x1dGlvbhIqCgZhbW91bnQYASABKAsyEi5ob2xkZmFzdC52MS5Nb25leUIGukgDyAEBEi8KEHZlbmRvcl9yZWZlcmVuY2UYAiABKAlCFbpIEnIQMg5eWyEtfl17MSwyNTV9JCJDChBWb2lkZWRSZXNvbHV0aW9uEi8KEHZlbmRvcl9yZWZlcmVuY2UYASABKAlCFbpIEnIQMg5eWyEtfl17MCwyNTV9JCJRChxSZXNvbHZlQXV0aG9yaXphdGlvblJlc3BvbnNlEjEKDWF1dGhvcml6YXRpb24YASABKAsyGi5ob2xkZmFzdC52MS5BdXRob3JpemF0aW9uIl8KIExpc3RJbkRvdWJ0QXV0aG9yaXphdGlvbnNSZXF1ZXN0Eh0KCXBhZ2Vfc2l6ZRgBIAEoBUIKukgHGgUYyAEoABIcCgpwYWdlX3Rva2VuGAIgASgJQgi6SAVyAxiABCK0AQohTGlzdEluRG91YnRBdXRob3JpemF0aW9uc1Jlc3BvbnNlEjIKDmF1dGhvcml6YXRpb25zGAEgAygLMhouaG9sZGZhc3QudjEuQXV0aG9yaXphdGlvbhIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkSEwoLdG90YWxfY291bnQYAyABKAMSLQoKb2xkZXN0X2FnZRgEIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbjLOEwoMQWRtaW5TZXJ2aWNlElEKCUNyZWF0ZUNhcBIdLmhvbGRmYXN0LnYxLkNyZWF0ZUNhcFJlcXVlc3QaHi5ob2xkZmFzdC52MS5DcmVhdGVDYXBSZXNwb25zZSIF4uAYAQISSAoGR2V0Q2FwEhouaG9sZGZhc3QudjEuR2V0Q2FwUmVxdWVzdBobLmhvbGRmYXN0LnYxLkdldENhcFJlc3BvbnNlIgXi4BgBAhJRCglVcGRhdGVDYXASHS5ob2xkZmFzdC52MS5VcGRhdGVDYXBSZXF1ZXN0Gh4uaG9sZGZhc3QudjEuVXBkYXRlQ2FwUmVzcG9uc2UiBeLgGAECEk4KCExpc3RDYXBzEhwuaG9sZGZhc3QudjEuTGlzdENhcHNSZXF1ZXN0Gh0uaG9sZGZhc3QudjEuTGlzdENhcHNSZXNwb25zZSIF4uAYAQISYAoOQ3JlYXRlVmF1bHRLZXkSIi5ob2xkZmFzdC52MS5DcmVhdGVWYXVsdEtleVJlcXVlc3QaIy5ob2xkZmFzdC52MS5DcmVhdGVWYXVsdEtleVJlc3BvbnNlIgXi4BgBAhJXCgtHZXRWYXVsdEtleRIfLmhvbGRmYXN0LnYxLkdldFZhdWx0S2V5UmVxdWVzdBogLmhvbGRmYXN0LnYxLkdldFZhdWx0S2V5UmVzcG9uc2UiBeLgGAECEl0KDUxpc3RWYXVsdEtleXMSIS5ob2xkZmFzdC52MS5MaXN0VmF1bHRLZXlzUmVxdWVzdBoiLmhvbGRmYXN0LnYxLkxpc3RWYXVsdEtleXNSZXNwb25zZSIF4uAYAQISYAoOUmV2b2tlVmF1bHRLZXkSIi5ob2xkZmFzdC52MS5SZXZva2VWYXVsdEtleVJlcXVlc3QaIy5ob2xkZmFzdC52MS5SZXZva2VWYXVsdEtleVJlc3BvbnNlIgXi4BgBAhJyChRSZXNvbHZlQXV0aG9yaXphdGlvbhIoLmhvbGRmYXN0LnYxLlJlc29sdmVBdXRob3JpemF0aW9uUmVxdWVzdBopLmhvbGRmYXN0LnYxLlJlc29sdmVBdXRob3JpemF0aW9uUmVzcG9uc2UiBeLgGAECEoEBChlMaXN0SW5Eb3VidEF1dGhvcml6YXRpb25zEi0uaG9sZGZhc3QudjEuTGlzdEluRG91YnRBdXRob3JpemF0aW9uc1JlcXVlc3QaLi5ob2xkZmFzdC52MS5MaXN0SW5Eb3VidEF1dGhvcml6YXRpb25zUmVzcG9uc2UiBeLgGAECEmwKEkxpc3RDb250cmFkaWN0aW9ucxImLmhvbGRmYXN0LnYxLkxpc3RDb250cmFkaWN0aW9uc1JlcXVlc3QaJy5ob2xkZmFzdC52MS5MaXN0Q29udHJhZGljdGlvbnNSZXNwb25zZSIF4uAYAQISbAoSQ2xvc2VDb250cmFkaWN0aW9uEiYuaG9sZGZhc3QudjEuQ2xvc2VDb250cmFkaWN0aW9uUmVxdWVzdBonLmhvbGRmYXN0LnYxLkNsb3NlQ29udHJhZGljdGlvblJlc3BvbnNlIgXi4BgBAhJsChJMaXN0QXV0aG9yaXphdGlvbnMSJi5ob2xkZmFzdC52MS5MaXN0QXV0aG9yaXphdGlvbnNSZXF1ZXN0GicuaG9sZGZhc3QudjEuTGlzdEF1dGhvcml6YXRpb25zUmVzcG9uc2UiBeLgGAECEngKFkNyZWF0ZVZlbmRvckNyZWRlbnRpYWwSKi5ob2xkZmFzdC52MS5DcmVhdGVWZW5kb3JDcmVkZW50aWFsUmVxdWVzdBorLmhvbGRmYXN0LnYxLkNyZWF0ZVZlbmRvckNyZWRlbnRpYWxSZXNwb25zZSIF4uAYAQISeAoWUm90YXRlVmVuZG9yQ3JlZGVudGlhbBIqLmhvbGRmYXN0LnYxLlJvdGF0ZVZlbmRvckNyZWRlbnRpYWxSZXF1ZXN0GisuaG9sZGZhc3QudjEuUm90YXRlVmVuZG9yQ3JlZGVudGlhbFJlc3BvbnNlIgXi4BgBAhJyChRUZXN0VmVuZG9yQ3JlZGVudGlhbBIoLmhvbGRmYXN0LnYxLlRlc3RWZW5kb3JDcmVkZW50aWFsUmVxdWVzdBopLmhvbGRmYXN0LnYxLlRlc3RWZW5kb3JDcmVkZW50aWFsUmVzcG9uc2UiBeLgGAECEm8KE0dldFZlbmRvckNyZWRlbnRpYWwSJy5ob2xkZmFzdC52MS5HZXRWZW5kb3JDcmVkZW50aWFsUmVxdWVzdBooLmhvbGRmYXN0LnYxLkdldFZlbmRvckNyZWRlbnRpYWxSZXNwb25zZSIF4uAYAQISdQoVTGlzdFZlbmRvckNyZWRlbnRpYWxzEikuaG9sZGZhc3QudjEuTGlzdFZlbmRvckNyZWRlbnRpYWxzUmVxdWVzdBoqLmhvbGRmYXN0LnYxLkxpc3RWZW5kb3JDcmVkZW50aWFsc1Jlc3BvbnNlIgXi4BgBAhJ4ChZEZWxldGVWZW5kb3JDcmVkZW50aWFsEiouaG9sZGZhc3QudjEuRGVsZXRlVmVuZG9yQ3JlZGVudGlhbFJlcXVlc3QaKy5ob2xkZmFzdC52MS5EZWxldGVWZW5kb3JDcmVkZW50aWFsUmVzcG9uc2UiBeLgGAECEngKFlN0YXJ0UmVjb25jaWxpYXRpb25SdW4SKi5ob2xkZmFzdC52MS5TdGFydFJlY29uY2lsaWF0aW9uUnVuUmVxdWVzdBorLmhvbGRmYXN0LnYxLlN0YXJ0UmVjb25jaWxpYXRpb25SdW5SZXNwb25zZSIF4uAYAQIScgoUR2V0UmVjb25jaWxpYXRpb25SdW4SKC5ob2xkZmFzdC52MS5HZXRSZWNvbmNpbGlhdGlvblJ1blJlcXVlc3QaKS5ob2xkZmFzdC52MS5HZXRSZWNvbmNpbGlhdGlvblJ1blJlc3BvbnNlIgXi4BgBAhJ4ChZMaXN0UmVjb25jaWxpYXRpb25SdW5zEiouaG9sZGZhc3QudjEuTGlzdFJlY29uY2lsaWF0aW9uUnVuc1JlcXVlc3QaKy5ob2xkZmFzdC52MS5MaXN0UmVjb25jaWxpYXRpb25SdW5zUmVzcG9uc2UiBeLgGAECEo0BCh1MaXN0UmVjb25jaWxpYXRpb25EaWZmZXJlbmNlcxIxLmhvbGRmYXN0LnYxLkxpc3RSZWNvbmNpbGlhdGlvbkRpZmZlcmVuY2VzUmVxdWVzdBoyLmhvbGRmYXN0LnYxLkxpc3RSZWNvbmNpbGlhdGlvbkRpZmZlcmVuY2VzUmVzcG9uc2UiBeLgGAECYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_duration, file_holdfast_v1_cap, file_holdfast_v1_contradiction, file_holdfast_v1_money, file_holdfast_v1_reconciliation_run, file_holdfast_v1_roles, file_holdfast_v1_spend, file_holdfast_v1_vault_key, file_holdfast_v1_vendor_credential]);
 
 /**
  * @generated from message holdfast.v1.ListAuthorizationsRequest
@@ -716,7 +76,7 @@ export type ListAuthorizationsRequest = Message<"holdfast.v1.ListAuthorizationsR
  * Use `create(ListAuthorizationsRequestSchema)` to create a new message.
  */
 export const ListAuthorizationsRequestSchema: GenMessage<ListAuthorizationsRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 20);
+  messageDesc(file_holdfast_v1_admin_service, 0);
 
 /**
  * @generated from message holdfast.v1.ListAuthorizationsResponse
@@ -740,7 +100,7 @@ export type ListAuthorizationsResponse = Message<"holdfast.v1.ListAuthorizations
  * Use `create(ListAuthorizationsResponseSchema)` to create a new message.
  */
 export const ListAuthorizationsResponseSchema: GenMessage<ListAuthorizationsResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 21);
+  messageDesc(file_holdfast_v1_admin_service, 1);
 
 /**
  * @generated from message holdfast.v1.ResolveAuthorizationRequest
@@ -785,7 +145,7 @@ export type ResolveAuthorizationRequest = Message<"holdfast.v1.ResolveAuthorizat
  * Use `create(ResolveAuthorizationRequestSchema)` to create a new message.
  */
 export const ResolveAuthorizationRequestSchema: GenMessage<ResolveAuthorizationRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 22);
+  messageDesc(file_holdfast_v1_admin_service, 2);
 
 /**
  * @generated from message holdfast.v1.CommittedResolution
@@ -811,7 +171,7 @@ export type CommittedResolution = Message<"holdfast.v1.CommittedResolution"> & {
  * Use `create(CommittedResolutionSchema)` to create a new message.
  */
 export const CommittedResolutionSchema: GenMessage<CommittedResolution> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 23);
+  messageDesc(file_holdfast_v1_admin_service, 3);
 
 /**
  * @generated from message holdfast.v1.VoidedResolution
@@ -830,7 +190,7 @@ export type VoidedResolution = Message<"holdfast.v1.VoidedResolution"> & {
  * Use `create(VoidedResolutionSchema)` to create a new message.
  */
 export const VoidedResolutionSchema: GenMessage<VoidedResolution> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 24);
+  messageDesc(file_holdfast_v1_admin_service, 4);
 
 /**
  * @generated from message holdfast.v1.ResolveAuthorizationResponse
@@ -847,7 +207,7 @@ export type ResolveAuthorizationResponse = Message<"holdfast.v1.ResolveAuthoriza
  * Use `create(ResolveAuthorizationResponseSchema)` to create a new message.
  */
 export const ResolveAuthorizationResponseSchema: GenMessage<ResolveAuthorizationResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 25);
+  messageDesc(file_holdfast_v1_admin_service, 5);
 
 /**
  * @generated from message holdfast.v1.ListInDoubtAuthorizationsRequest
@@ -871,7 +231,7 @@ export type ListInDoubtAuthorizationsRequest = Message<"holdfast.v1.ListInDoubtA
  * Use `create(ListInDoubtAuthorizationsRequestSchema)` to create a new message.
  */
 export const ListInDoubtAuthorizationsRequestSchema: GenMessage<ListInDoubtAuthorizationsRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 26);
+  messageDesc(file_holdfast_v1_admin_service, 6);
 
 /**
  * @generated from message holdfast.v1.ListInDoubtAuthorizationsResponse
@@ -909,324 +269,7 @@ export type ListInDoubtAuthorizationsResponse = Message<"holdfast.v1.ListInDoubt
  * Use `create(ListInDoubtAuthorizationsResponseSchema)` to create a new message.
  */
 export const ListInDoubtAuthorizationsResponseSchema: GenMessage<ListInDoubtAuthorizationsResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 27);
-
-/**
- * A second truth: a charge that its authorization does not allow. It is counted and never dropped.
- *
- * @generated from message holdfast.v1.Contradiction
- */
-export type Contradiction = Message<"holdfast.v1.Contradiction"> & {
-  /**
-   * Resource name, "contradictions/{contradiction}".
-   *
-   * @generated from field: string name = 1;
-   */
-  name: string;
-
-  /**
-   * @generated from field: holdfast.v1.ContradictionKind kind = 2;
-   */
-  kind: ContradictionKind;
-
-  /**
-   * @generated from field: string authorization = 3;
-   */
-  authorization: string;
-
-  /**
-   * @generated from field: string vendor = 4;
-   */
-  vendor: string;
-
-  /**
-   * @generated from field: string vendor_account = 5;
-   */
-  vendorAccount: string;
-
-  /**
-   * @generated from field: string vendor_reference = 6;
-   */
-  vendorReference: string;
-
-  /**
-   * What the vendor charged.
-   *
-   * @generated from field: holdfast.v1.Money amount = 7;
-   */
-  amount?: Money | undefined;
-
-  /**
-   * What of it counts as committed in the windows of the authorization.
-   *
-   * @generated from field: holdfast.v1.Money counted_amount = 8;
-   */
-  countedAmount?: Money | undefined;
-
-  /**
-   * @generated from field: string attempt_id = 9;
-   */
-  attemptId: string;
-
-  /**
-   * @generated from field: google.protobuf.Timestamp create_time = 10;
-   */
-  createTime?: Timestamp | undefined;
-
-  /**
-   * Set when an operator has closed it.
-   *
-   * @generated from field: google.protobuf.Timestamp close_time = 11;
-   */
-  closeTime?: Timestamp | undefined;
-
-  /**
-   * @generated from field: string close_reason = 12;
-   */
-  closeReason: string;
-};
-
-/**
- * Describes the message holdfast.v1.Contradiction.
- * Use `create(ContradictionSchema)` to create a new message.
- */
-export const ContradictionSchema: GenMessage<Contradiction> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 28);
-
-/**
- * @generated from message holdfast.v1.ListContradictionsRequest
- */
-export type ListContradictionsRequest = Message<"holdfast.v1.ListContradictionsRequest"> & {
-  /**
-   * 1–200, 50 by default.
-   *
-   * @generated from field: int32 page_size = 1;
-   */
-  pageSize: number;
-
-  /**
-   * @generated from field: string page_token = 2;
-   */
-  pageToken: string;
-
-  /**
-   * Also those that are closed.
-   *
-   * @generated from field: bool include_closed = 3;
-   */
-  includeClosed: boolean;
-};
-
-/**
- * Describes the message holdfast.v1.ListContradictionsRequest.
- * Use `create(ListContradictionsRequestSchema)` to create a new message.
- */
-export const ListContradictionsRequestSchema: GenMessage<ListContradictionsRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 29);
-
-/**
- * @generated from message holdfast.v1.ListContradictionsResponse
- */
-export type ListContradictionsResponse = Message<"holdfast.v1.ListContradictionsResponse"> & {
-  /**
-   * @generated from field: repeated holdfast.v1.Contradiction contradictions = 1;
-   */
-  contradictions: Contradiction[];
-
-  /**
-   * Empty on the last page.
-   *
-   * @generated from field: string next_page_token = 2;
-   */
-  nextPageToken: string;
-
-  /**
-   * How many are open in all.
-   *
-   * @generated from field: int64 open_count = 3;
-   */
-  openCount: bigint;
-};
-
-/**
- * Describes the message holdfast.v1.ListContradictionsResponse.
- * Use `create(ListContradictionsResponseSchema)` to create a new message.
- */
-export const ListContradictionsResponseSchema: GenMessage<ListContradictionsResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 30);
-
-/**
- * @generated from message holdfast.v1.CloseContradictionRequest
- */
-export type CloseContradictionRequest = Message<"holdfast.v1.CloseContradictionRequest"> & {
-  /**
-   * @generated from field: string name = 1;
-   */
-  name: string;
-
-  /**
-   * What was done about it. At most 500 characters.
-   *
-   * @generated from field: string reason = 2;
-   */
-  reason: string;
-};
-
-/**
- * Describes the message holdfast.v1.CloseContradictionRequest.
- * Use `create(CloseContradictionRequestSchema)` to create a new message.
- */
-export const CloseContradictionRequestSchema: GenMessage<CloseContradictionRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 31);
-
-/**
- * @generated from message holdfast.v1.CloseContradictionResponse
- */
-export type CloseContradictionResponse = Message<"holdfast.v1.CloseContradictionResponse"> & {
-  /**
-   * @generated from field: holdfast.v1.Contradiction contradiction = 1;
-   */
-  contradiction?: Contradiction | undefined;
-};
-
-/**
- * Describes the message holdfast.v1.CloseContradictionResponse.
- * Use `create(CloseContradictionResponseSchema)` to create a new message.
- */
-export const CloseContradictionResponseSchema: GenMessage<CloseContradictionResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_admin_service, 32);
-
-/**
- * Over what time a cap counts.
- *
- * @generated from enum holdfast.v1.CapWindow
- */
-export const CapWindow = {
-  /**
-   * @generated from enum value: CAP_WINDOW_UNSPECIFIED = 0;
-   */
-  UNSPECIFIED: 0,
-
-  /**
-   * One counter for ever.
-   *
-   * @generated from enum value: CAP_WINDOW_LIFETIME = 1;
-   */
-  LIFETIME: 1,
-
-  /**
-   * One counter per calendar day in the cap's time zone.
-   *
-   * @generated from enum value: CAP_WINDOW_DAY = 2;
-   */
-  DAY: 2,
-
-  /**
-   * One counter per billing period of the spends. Applies only to vault keys that pin their billing periods.
-   *
-   * @generated from enum value: CAP_WINDOW_BILLING_PERIOD = 3;
-   */
-  BILLING_PERIOD: 3,
-} as const;
-
-/**
- * Over what time a cap counts.
- *
- * @generated from enum holdfast.v1.CapWindow
- */
-export type CapWindow = (typeof CapWindow)[keyof typeof CapWindow] | UnknownEnum;
-
-/**
- * Describes the enum holdfast.v1.CapWindow.
- */
-export const CapWindowSchema: GenEnum<CapWindow> = /*@__PURE__*/
-  enumDesc(file_holdfast_v1_admin_service, 0);
-
-/**
- * @generated from enum holdfast.v1.VaultKeyState
- */
-export const VaultKeyState = {
-  /**
-   * @generated from enum value: VAULT_KEY_STATE_UNSPECIFIED = 0;
-   */
-  UNSPECIFIED: 0,
-
-  /**
-   * @generated from enum value: VAULT_KEY_STATE_ACTIVE = 1;
-   */
-  ACTIVE: 1,
-
-  /**
-   * For ever. Nothing is granted any more.
-   *
-   * @generated from enum value: VAULT_KEY_STATE_REVOKED = 2;
-   */
-  REVOKED: 2,
-} as const;
-
-/**
- * @generated from enum holdfast.v1.VaultKeyState
- */
-export type VaultKeyState = (typeof VaultKeyState)[keyof typeof VaultKeyState] | UnknownEnum;
-
-/**
- * Describes the enum holdfast.v1.VaultKeyState.
- */
-export const VaultKeyStateSchema: GenEnum<VaultKeyState> = /*@__PURE__*/
-  enumDesc(file_holdfast_v1_admin_service, 1);
-
-/**
- * Why a charge contradicts the state of its authorization.
- *
- * @generated from enum holdfast.v1.ContradictionKind
- */
-export const ContradictionKind = {
-  /**
-   * @generated from enum value: CONTRADICTION_KIND_UNSPECIFIED = 0;
-   */
-  UNSPECIFIED: 0,
-
-  /**
-   * A charge after the authorization was voided.
-   *
-   * @generated from enum value: CONTRADICTION_KIND_COMMIT_AFTER_VOID = 1;
-   */
-  COMMIT_AFTER_VOID: 1,
-
-  /**
-   * A second charge under another vendor reference.
-   *
-   * @generated from enum value: CONTRADICTION_KIND_OTHER_REFERENCE = 2;
-   */
-  OTHER_REFERENCE: 2,
-
-  /**
-   * The same charge with another amount or currency.
-   *
-   * @generated from enum value: CONTRADICTION_KIND_OTHER_AMOUNT = 3;
-   */
-  OTHER_AMOUNT: 3,
-
-  /**
-   * A charge that settles another spend.
-   *
-   * @generated from enum value: CONTRADICTION_KIND_REFERENCE_OF_ANOTHER_SPEND = 4;
-   */
-  REFERENCE_OF_ANOTHER_SPEND: 4,
-} as const;
-
-/**
- * Why a charge contradicts the state of its authorization.
- *
- * @generated from enum holdfast.v1.ContradictionKind
- */
-export type ContradictionKind = (typeof ContradictionKind)[keyof typeof ContradictionKind] | UnknownEnum;
-
-/**
- * Describes the enum holdfast.v1.ContradictionKind.
- */
-export const ContradictionKindSchema: GenEnum<ContradictionKind> = /*@__PURE__*/
-  enumDesc(file_holdfast_v1_admin_service, 2);
+  messageDesc(file_holdfast_v1_admin_service, 7);
 
 /**
  * What operators call. Every change is in force for the next authorization on every replica when it returns.
@@ -1363,6 +406,108 @@ export const AdminService: GenService<{
     methodKind: "unary";
     input: typeof ListAuthorizationsRequestSchema;
     output: typeof ListAuthorizationsResponseSchema;
+  },
+  /**
+   * Stores a vendor credential, encrypted, after the vendor has accepted it.
+   *
+   * @generated from rpc holdfast.v1.AdminService.CreateVendorCredential
+   */
+  createVendorCredential: {
+    methodKind: "unary";
+    input: typeof CreateVendorCredentialRequestSchema;
+    output: typeof CreateVendorCredentialResponseSchema;
+  },
+  /**
+   * Exchanges the secret of a vendor credential for another one of the same account.
+   *
+   * @generated from rpc holdfast.v1.AdminService.RotateVendorCredential
+   */
+  rotateVendorCredential: {
+    methodKind: "unary";
+    input: typeof RotateVendorCredentialRequestSchema;
+    output: typeof RotateVendorCredentialResponseSchema;
+  },
+  /**
+   * Tries a vendor credential with one harmless read. A refusal is an answer.
+   *
+   * @generated from rpc holdfast.v1.AdminService.TestVendorCredential
+   */
+  testVendorCredential: {
+    methodKind: "unary";
+    input: typeof TestVendorCredentialRequestSchema;
+    output: typeof TestVendorCredentialResponseSchema;
+  },
+  /**
+   * Reads what is known about a vendor credential, without its secret.
+   *
+   * @generated from rpc holdfast.v1.AdminService.GetVendorCredential
+   */
+  getVendorCredential: {
+    methodKind: "unary";
+    input: typeof GetVendorCredentialRequestSchema;
+    output: typeof GetVendorCredentialResponseSchema;
+  },
+  /**
+   * Lists vendor credentials by id, without their secrets.
+   *
+   * @generated from rpc holdfast.v1.AdminService.ListVendorCredentials
+   */
+  listVendorCredentials: {
+    methodKind: "unary";
+    input: typeof ListVendorCredentialsRequestSchema;
+    output: typeof ListVendorCredentialsResponseSchema;
+  },
+  /**
+   * Deletes a vendor credential and its secret. What is in doubt at that vendor waits for another one, or for an
+   * operator.
+   *
+   * @generated from rpc holdfast.v1.AdminService.DeleteVendorCredential
+   */
+  deleteVendorCredential: {
+    methodKind: "unary";
+    input: typeof DeleteVendorCredentialRequestSchema;
+    output: typeof DeleteVendorCredentialResponseSchema;
+  },
+  /**
+   * Starts a comparison with a vendor, both ways, with the stored credential. It goes on in the background, on
+   * whichever server takes it.
+   *
+   * @generated from rpc holdfast.v1.AdminService.StartReconciliationRun
+   */
+  startReconciliationRun: {
+    methodKind: "unary";
+    input: typeof StartReconciliationRunRequestSchema;
+    output: typeof StartReconciliationRunResponseSchema;
+  },
+  /**
+   * Reads how far a reconciliation run is.
+   *
+   * @generated from rpc holdfast.v1.AdminService.GetReconciliationRun
+   */
+  getReconciliationRun: {
+    methodKind: "unary";
+    input: typeof GetReconciliationRunRequestSchema;
+    output: typeof GetReconciliationRunResponseSchema;
+  },
+  /**
+   * Lists reconciliation runs, newest first.
+   *
+   * @generated from rpc holdfast.v1.AdminService.ListReconciliationRuns
+   */
+  listReconciliationRuns: {
+    methodKind: "unary";
+    input: typeof ListReconciliationRunsRequestSchema;
+    output: typeof ListReconciliationRunsResponseSchema;
+  },
+  /**
+   * Lists what a reconciliation run has left over.
+   *
+   * @generated from rpc holdfast.v1.AdminService.ListReconciliationDifferences
+   */
+  listReconciliationDifferences: {
+    methodKind: "unary";
+    input: typeof ListReconciliationDifferencesRequestSchema;
+    output: typeof ListReconciliationDifferencesResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_holdfast_v1_admin_service, 0);
