@@ -17,7 +17,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file holdfast/v1/cap.proto.
  */
 export const file_holdfast_v1_cap: GenFile = /*@__PURE__*/
-  fileDesc("ChVob2xkZmFzdC92MS9jYXAucHJvdG8SC2hvbGRmYXN0LnYxIp8CCghDYXBTY29wZRI3Cgl2YXVsdF9rZXkYASABKAlCJLpIIXIfMh1eKHZhdWx0S2V5cy9bYS16MC05XXsxLDMyfSk/JBIwCgZ2ZW5kb3IYAiABKAlCILpIHXIbMhleKFthLXpdW2EtejAtOV9dezAsMzF9KT8kElEKCGVuZHBvaW50GAMgASgJQj+6SDxyOhiAAjI1XigoR0VUfFBPU1R8UFVUfFBBVENIfERFTEVURSkgKC9bQS1aYS16MC05Xy46LV0rKSspPyQSLQoLY3VzdG9tZXJfaWQYBCABKAlCGLpIFXITMhFeWyEtOTstfl17MCwxMjh9JBImCgdwdXJwb3NlGAUgASgJQhW6SBJyEDIOXlshLX5dezAsMTI4fSQi0wMKA0NhcBIMCgRuYW1lGAEgASgJEikKBWxpbWl0GAIgASgLMhIuaG9sZGZhc3QudjEuTW9uZXlCBrpIA8gBARIyCgZ3aW5kb3cYAyABKA4yFi5ob2xkZmFzdC52MS5DYXBXaW5kb3dCCrpIB4IBBBABIAASMQoJdGltZV96b25lGAQgASgJQh66SBtyGTIXXltBLVphLXowLTlfKy8tXXswLDY0fSQSJAoFc2NvcGUYBSABKAsyFS5ob2xkZmFzdC52MS5DYXBTY29wZRIUCgxwZXJfY3VzdG9tZXIYBiABKAgSKQoNbWF4X3Blcl9zcGVuZBgHIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EgwKBGV0YWcYCCABKAkSLwoLY3JlYXRlX3RpbWUYCSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC3VwZGF0ZV90aW1lGAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIzCglkaXJlY3Rpb24YCyABKA4yFi5ob2xkZmFzdC52MS5EaXJlY3Rpb25CCLpIBYIBAhABEiAKGHJlZnVuZHNfcmVzdG9yZV9oZWFkcm9vbRgMIAEoCCLTAQoIQ2FwVXNhZ2USDgoGd2luZG93GAEgASgJEhMKC2N1c3RvbWVyX2lkGAIgASgJEiUKCWNvbW1pdHRlZBgDIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EiAKBGhlbGQYBCABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIkCghoZWFkcm9vbRgFIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EjMKD3dpbmRvd19lbmRfdGltZRgGIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAidgoQQ3JlYXRlQ2FwUmVxdWVzdBI7CgZjYXBfaWQYASABKAlCK7pIKHImMiReW2EtejAtOV0oW2EtejAtOS1dezAsNjF9W2EtejAtOV0pPyQSJQoDY2FwGAIgASgLMhAuaG9sZGZhc3QudjEuQ2FwQga6SAPIAQEiMgoRQ3JlYXRlQ2FwUmVzcG9uc2USHQoDY2FwGAEgASgLMhAuaG9sZGZhc3QudjEuQ2FwIqgBCg1HZXRDYXBSZXF1ZXN0Ej4KBG5hbWUYASABKAlCMLpILXIrMileY2Fwcy9bYS16MC05XShbYS16MC05LV17MCw2MX1bYS16MC05XSk/JBIoCgZ3aW5kb3cYAiABKAlCGLpIFXITMhFeWyEtOTstfl17MCwxMjh9JBItCgtjdXN0b21lcl9pZBgDIAEoCUIYukgVchMyEV5bIS05Oy1+XXswLDEyOH0kIlUKDkdldENhcFJlc3BvbnNlEh0KA2NhcBgBIAEoCzIQLmhvbGRmYXN0LnYxLkNhcBIkCgV1c2FnZRgCIAEoCzIVLmhvbGRmYXN0LnYxLkNhcFVzYWdlInIKEFVwZGF0ZUNhcFJlcXVlc3QSJQoDY2FwGAEgASgLMhAuaG9sZGZhc3QudjEuQ2FwQga6SAPYAQMSNwoLdXBkYXRlX21hc2sYAiABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrQga6SAPIAQEiMgoRVXBkYXRlQ2FwUmVzcG9uc2USHQoDY2FwGAEgASgLMhAuaG9sZGZhc3QudjEuQ2FwIk4KD0xpc3RDYXBzUmVxdWVzdBIdCglwYWdlX3NpemUYASABKAVCCrpIBxoFGMgBKAASHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAQiSwoQTGlzdENhcHNSZXNwb25zZRIeCgRjYXBzGAEgAygLMhAuaG9sZGZhc3QudjEuQ2FwEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSpzCglDYXBXaW5kb3cSGgoWQ0FQX1dJTkRPV19VTlNQRUNJRklFRBAAEhcKE0NBUF9XSU5ET1dfTElGRVRJTUUQARISCg5DQVBfV0lORE9XX0RBWRACEh0KGUNBUF9XSU5ET1dfQklMTElOR19QRVJJT0QQA2IGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_field_mask, file_google_protobuf_timestamp, file_holdfast_v1_money, file_holdfast_v1_spend]);
+  fileDesc("ChVob2xkZmFzdC92MS9jYXAucHJvdG8SC2hvbGRmYXN0LnYxIp8CCghDYXBTY29wZRI3Cgl2YXVsdF9rZXkYASABKAlCJLpIIXIfMh1eKHZhdWx0S2V5cy9bYS16MC05XXsxLDMyfSk/JBIwCgZ2ZW5kb3IYAiABKAlCILpIHXIbMhleKFthLXpdW2EtejAtOV9dezAsMzF9KT8kElEKCGVuZHBvaW50GAMgASgJQj+6SDxyOhiAAjI1XigoR0VUfFBPU1R8UFVUfFBBVENIfERFTEVURSkgKC9bQS1aYS16MC05Xy46LV0rKSspPyQSLQoLY3VzdG9tZXJfaWQYBCABKAlCGLpIFXITMhFeWyEtOTstfl17MCwxMjh9JBImCgdwdXJwb3NlGAUgASgJQhW6SBJyEDIOXlshLX5dezAsMTI4fSQixwcKA0NhcBIMCgRuYW1lGAEgASgJEiEKBWxpbWl0GAIgASgLMhIuaG9sZGZhc3QudjEuTW9uZXkSMgoGd2luZG93GAMgASgOMhYuaG9sZGZhc3QudjEuQ2FwV2luZG93Qgq6SAeCAQQQASAAEjEKCXRpbWVfem9uZRgEIAEoCUIeukgbchkyF15bQS1aYS16MC05XysvLV17MCw2NH0kEiQKBXNjb3BlGAUgASgLMhUuaG9sZGZhc3QudjEuQ2FwU2NvcGUSFAoMcGVyX2N1c3RvbWVyGAYgASgIEikKDW1heF9wZXJfc3BlbmQYByABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIMCgRldGFnGAggASgJEi8KC2NyZWF0ZV90aW1lGAkgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgt1cGRhdGVfdGltZRgKIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMwoJZGlyZWN0aW9uGAsgASgOMhYuaG9sZGZhc3QudjEuRGlyZWN0aW9uQgi6SAWCAQIQARIgChhyZWZ1bmRzX3Jlc3RvcmVfaGVhZHJvb20YDCABKAgSLgoRc3BlbmRfY291bnRfbGltaXQYDSABKANCDrpICyIJGICglKWNHSgASACIAQESOgoLZW5mb3JjZW1lbnQYDiABKA4yGy5ob2xkZmFzdC52MS5DYXBFbmZvcmNlbWVudEIIukgFggECEAESHQoKc3RhcnRfaG91chgPIAEoBUIJukgGGgQYFygAEjQKCndlZWtfc3RhcnQYECABKA4yFi5ob2xkZmFzdC52MS5EYXlPZldlZWtCCLpIBYIBAhABEh0KCmFuY2hvcl9kYXkYESABKAVCCbpIBhoEGB8oABIfCgxhbmNob3JfbW9udGgYEiABKAVCCbpIBhoEGAwoABIuCgpzdGFydF90aW1lGBMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIsCghlbmRfdGltZRgUIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFQoNYXR0YWNoZWRfb25seRgVIAEoCBIkCgVzdGF0ZRgWIAEoDjIVLmhvbGRmYXN0LnYxLkNhcFN0YXRlEjAKDGFyY2hpdmVfdGltZRgXIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFgoOYXJjaGl2ZV9yZWFzb24YGCABKAlCFAoSX3NwZW5kX2NvdW50X2xpbWl0IpQDCghDYXBVc2FnZRIOCgZ3aW5kb3cYASABKAkSEwoLY3VzdG9tZXJfaWQYAiABKAkSJQoJY29tbWl0dGVkGAMgASgLMhIuaG9sZGZhc3QudjEuTW9uZXkSIAoEaGVsZBgEIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EiQKCGhlYWRyb29tGAUgASgLMhIuaG9sZGZhc3QudjEuTW9uZXkSMwoPd2luZG93X2VuZF90aW1lGAYgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBI1ChF3aW5kb3dfc3RhcnRfdGltZRgHIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASHAoPY29tbWl0dGVkX2NvdW50GAggASgDSACIAQESFwoKaGVsZF9jb3VudBgJIAEoA0gBiAEBEhsKDmhlYWRyb29tX2NvdW50GAogASgDSAKIAQFCEgoQX2NvbW1pdHRlZF9jb3VudEINCgtfaGVsZF9jb3VudEIRCg9faGVhZHJvb21fY291bnQilwIKB0NhcERyYXcSCwoDY2FwGAEgASgJEjAKC2VuZm9yY2VtZW50GAIgASgOMhsuaG9sZGZhc3QudjEuQ2FwRW5mb3JjZW1lbnQSIQoFbGltaXQYAyABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIeChFzcGVuZF9jb3VudF9saW1pdBgEIAEoA0gAiAEBEiQKBXVzYWdlGAUgASgLMhUuaG9sZGZhc3QudjEuQ2FwVXNhZ2USIgoGYW1vdW50GAYgASgLMhIuaG9sZGZhc3QudjEuTW9uZXkSEgoFY291bnQYByABKANIAYgBARIMCgRmaXRzGAggASgIQhQKEl9zcGVuZF9jb3VudF9saW1pdEIICgZfY291bnQipAEKEENyZWF0ZUNhcFJlcXVlc3QSOwoGY2FwX2lkGAEgASgJQiu6SChyJjIkXlthLXowLTldKFthLXowLTktXXswLDYxfVthLXowLTldKT8kEiUKA2NhcBgCIAEoCzIQLmhvbGRmYXN0LnYxLkNhcEIGukgDyAEBEiwKCnJlcXVlc3RfaWQYAyABKAlCGLpIFXITMhFeKFswLTlhLWZdezMyfSk/JCIyChFDcmVhdGVDYXBSZXNwb25zZRIdCgNjYXAYASABKAsyEC5ob2xkZmFzdC52MS5DYXAiqAEKDUdldENhcFJlcXVlc3QSPgoEbmFtZRgBIAEoCUIwukgtcisyKV5jYXBzL1thLXowLTldKFthLXowLTktXXswLDYxfVthLXowLTldKT8kEigKBndpbmRvdxgCIAEoCUIYukgVchMyEV5bIS05Oy1+XXswLDEyOH0kEi0KC2N1c3RvbWVyX2lkGAMgASgJQhi6SBVyEzIRXlshLTk7LX5dezAsMTI4fSQiVQoOR2V0Q2FwUmVzcG9uc2USHQoDY2FwGAEgASgLMhAuaG9sZGZhc3QudjEuQ2FwEiQKBXVzYWdlGAIgASgLMhUuaG9sZGZhc3QudjEuQ2FwVXNhZ2UicgoQVXBkYXRlQ2FwUmVxdWVzdBIlCgNjYXAYASABKAsyEC5ob2xkZmFzdC52MS5DYXBCBrpIA9gBAxI3Cgt1cGRhdGVfbWFzaxgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5GaWVsZE1hc2tCBrpIA8gBASIyChFVcGRhdGVDYXBSZXNwb25zZRIdCgNjYXAYASABKAsyEC5ob2xkZmFzdC52MS5DYXAiaAoPTGlzdENhcHNSZXF1ZXN0Eh0KCXBhZ2Vfc2l6ZRgBIAEoBUIKukgHGgUYyAEoABIcCgpwYWdlX3Rva2VuGAIgASgJQgi6SAVyAxiABBIYChBpbmNsdWRlX2FyY2hpdmVkGAMgASgIIq8BChFBcmNoaXZlQ2FwUmVxdWVzdBI+CgRuYW1lGAEgASgJQjC6SC1yKzIpXmNhcHMvW2EtejAtOV0oW2EtejAtOS1dezAsNjF9W2EtejAtOV0pPyQSKwoEZXRhZxgCIAEoCUIdukgachgyFl4odlsxLTldWzAtOV17MCwxOH0pPyQSLQoGcmVhc29uGAMgASgJQh26SBpyGBj0AzITXlteXHgwMC1ceDFmXHg3Zl0qJCIzChJBcmNoaXZlQ2FwUmVzcG9uc2USHQoDY2FwGAEgASgLMhAuaG9sZGZhc3QudjEuQ2FwIksKEExpc3RDYXBzUmVzcG9uc2USHgoEY2FwcxgBIAMoCzIQLmhvbGRmYXN0LnYxLkNhcBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkqyQEKCUNhcFdpbmRvdxIaChZDQVBfV0lORE9XX1VOU1BFQ0lGSUVEEAASFwoTQ0FQX1dJTkRPV19MSUZFVElNRRABEhIKDkNBUF9XSU5ET1dfREFZEAISHQoZQ0FQX1dJTkRPV19CSUxMSU5HX1BFUklPRBADEhMKD0NBUF9XSU5ET1dfV0VFSxAEEhQKEENBUF9XSU5ET1dfTU9OVEgQBRITCg9DQVBfV0lORE9XX1lFQVIQBhIUChBDQVBfV0lORE9XX0ZJWEVEEAcqagoOQ2FwRW5mb3JjZW1lbnQSHwobQ0FQX0VORk9SQ0VNRU5UX1VOU1BFQ0lGSUVEEAASGwoXQ0FQX0VORk9SQ0VNRU5UX0VORk9SQ0UQARIaChZDQVBfRU5GT1JDRU1FTlRfU0hBRE9XEAIqUwoIQ2FwU3RhdGUSGQoVQ0FQX1NUQVRFX1VOU1BFQ0lGSUVEEAASFAoQQ0FQX1NUQVRFX0FDVElWRRABEhYKEkNBUF9TVEFURV9BUkNISVZFRBACKtgBCglEYXlPZldlZWsSGwoXREFZX09GX1dFRUtfVU5TUEVDSUZJRUQQABIWChJEQVlfT0ZfV0VFS19NT05EQVkQARIXChNEQVlfT0ZfV0VFS19UVUVTREFZEAISGQoVREFZX09GX1dFRUtfV0VETkVTREFZEAMSGAoUREFZX09GX1dFRUtfVEhVUlNEQVkQBBIWChJEQVlfT0ZfV0VFS19GUklEQVkQBRIYChREQVlfT0ZfV0VFS19TQVRVUkRBWRAGEhYKEkRBWV9PRl9XRUVLX1NVTkRBWRAHYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_field_mask, file_google_protobuf_timestamp, file_holdfast_v1_money, file_holdfast_v1_spend]);
 
 /**
  * Which spends a cap counts. Every field that is set must match; an empty scope counts every spend.
@@ -63,7 +63,7 @@ export const CapScopeSchema: GenMessage<CapScope> = /*@__PURE__*/
   messageDesc(file_holdfast_v1_cap, 0);
 
 /**
- * A limit in one currency over one window.
+ * A limit in one currency, or of a number of spends, over one window.
  *
  * @generated from message holdfast.v1.Cap
  */
@@ -76,7 +76,8 @@ export type Cap = Message<"holdfast.v1.Cap"> & {
   name: string;
 
   /**
-   * The most that may be committed, held and in doubt within one window. Zero allows nothing.
+   * The most that may be committed, held and in doubt within one window. Zero allows nothing. Absent if the cap counts
+   * spends.
    *
    * @generated from field: holdfast.v1.Money limit = 2;
    */
@@ -90,7 +91,7 @@ export type Cap = Message<"holdfast.v1.Cap"> & {
   window: CapWindow;
 
   /**
-   * IANA zone of a DAY window, for example "Europe/Berlin"; "UTC" by default. Never changes.
+   * IANA zone of a DAY, WEEK, MONTH or YEAR window, for example "Europe/Berlin"; "UTC" by default. Never changes.
    *
    * @generated from field: string time_zone = 4;
    */
@@ -148,6 +149,83 @@ export type Cap = Message<"holdfast.v1.Cap"> & {
    * @generated from field: bool refunds_restore_headroom = 12;
    */
   refundsRestoreHeadroom: boolean;
+
+  /**
+   * Instead of `limit`: how many spends of any currency may be committed, held and in doubt within one window. A void
+   * gives its place back, a charge above its hold takes no second one.
+   *
+   * @generated from field: optional int64 spend_count_limit = 13;
+   */
+  spendCountLimit?: bigint | undefined;
+
+  /**
+   * @generated from field: holdfast.v1.CapEnforcement enforcement = 14;
+   */
+  enforcement: CapEnforcement;
+
+  /**
+   * At what hour a calendar window begins, 0–23. Never changes.
+   *
+   * @generated from field: int32 start_hour = 15;
+   */
+  startHour: number;
+
+  /**
+   * On what day a WEEK begins; Monday by default. Never changes.
+   *
+   * @generated from field: holdfast.v1.DayOfWeek week_start = 16;
+   */
+  weekStart: DayOfWeek;
+
+  /**
+   * On what day a MONTH or YEAR begins, 1–31, 1 by default; in a shorter month on its last day. Never changes.
+   *
+   * @generated from field: int32 anchor_day = 17;
+   */
+  anchorDay: number;
+
+  /**
+   * In what month a YEAR begins, 1–12, 1 by default. Never changes.
+   *
+   * @generated from field: int32 anchor_month = 18;
+   */
+  anchorMonth: number;
+
+  /**
+   * Only with FIXED, and required there. Never change.
+   *
+   * @generated from field: google.protobuf.Timestamp start_time = 19;
+   */
+  startTime?: Timestamp | undefined;
+
+  /**
+   * @generated from field: google.protobuf.Timestamp end_time = 20;
+   */
+  endTime?: Timestamp | undefined;
+
+  /**
+   * Counts only spends of vault keys that name the cap in `attached_caps`, beside what `scope` says. Never changes.
+   *
+   * @generated from field: bool attached_only = 21;
+   */
+  attachedOnly: boolean;
+
+  /**
+   * @generated from field: holdfast.v1.CapState state = 22;
+   */
+  state: CapState;
+
+  /**
+   * @generated from field: google.protobuf.Timestamp archive_time = 23;
+   */
+  archiveTime?: Timestamp | undefined;
+
+  /**
+   * Why it was archived.
+   *
+   * @generated from field: string archive_reason = 24;
+   */
+  archiveReason: string;
 };
 
 /**
@@ -202,6 +280,30 @@ export type CapUsage = Message<"holdfast.v1.CapUsage"> & {
    * @generated from field: google.protobuf.Timestamp window_end_time = 6;
    */
   windowEndTime?: Timestamp | undefined;
+
+  /**
+   * The first instant of the window. Absent for windows without a beginning.
+   *
+   * @generated from field: google.protobuf.Timestamp window_start_time = 7;
+   */
+  windowStartTime?: Timestamp | undefined;
+
+  /**
+   * Instead of the amounts, of a cap that counts spends.
+   *
+   * @generated from field: optional int64 committed_count = 8;
+   */
+  committedCount?: bigint | undefined;
+
+  /**
+   * @generated from field: optional int64 held_count = 9;
+   */
+  heldCount?: bigint | undefined;
+
+  /**
+   * @generated from field: optional int64 headroom_count = 10;
+   */
+  headroomCount?: bigint | undefined;
 };
 
 /**
@@ -210,6 +312,68 @@ export type CapUsage = Message<"holdfast.v1.CapUsage"> & {
  */
 export const CapUsageSchema: GenMessage<CapUsage> = /*@__PURE__*/
   messageDesc(file_holdfast_v1_cap, 2);
+
+/**
+ * What one spend would take from one cap.
+ *
+ * @generated from message holdfast.v1.CapDraw
+ */
+export type CapDraw = Message<"holdfast.v1.CapDraw"> & {
+  /**
+   * Resource name, "caps/{cap}".
+   *
+   * @generated from field: string cap = 1;
+   */
+  cap: string;
+
+  /**
+   * @generated from field: holdfast.v1.CapEnforcement enforcement = 2;
+   */
+  enforcement: CapEnforcement;
+
+  /**
+   * The cap's limit, and what is used of it before this spend.
+   *
+   * @generated from field: holdfast.v1.Money limit = 3;
+   */
+  limit?: Money | undefined;
+
+  /**
+   * @generated from field: optional int64 spend_count_limit = 4;
+   */
+  spendCountLimit?: bigint | undefined;
+
+  /**
+   * @generated from field: holdfast.v1.CapUsage usage = 5;
+   */
+  usage?: CapUsage | undefined;
+
+  /**
+   * What the spend would take.
+   *
+   * @generated from field: holdfast.v1.Money amount = 6;
+   */
+  amount?: Money | undefined;
+
+  /**
+   * @generated from field: optional int64 count = 7;
+   */
+  count?: bigint | undefined;
+
+  /**
+   * Whether it fits. A spend is granted if it fits into every cap that is enforced.
+   *
+   * @generated from field: bool fits = 8;
+   */
+  fits: boolean;
+};
+
+/**
+ * Describes the message holdfast.v1.CapDraw.
+ * Use `create(CapDrawSchema)` to create a new message.
+ */
+export const CapDrawSchema: GenMessage<CapDraw> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_cap, 3);
 
 /**
  * @generated from message holdfast.v1.CreateCapRequest
@@ -226,6 +390,13 @@ export type CreateCapRequest = Message<"holdfast.v1.CreateCapRequest"> & {
    * @generated from field: holdfast.v1.Cap cap = 2;
    */
   cap?: Cap | undefined;
+
+  /**
+   * 32 random hex digits: a repeat with the same id and content answers with the cap that it made.
+   *
+   * @generated from field: string request_id = 3;
+   */
+  requestId: string;
 };
 
 /**
@@ -233,7 +404,7 @@ export type CreateCapRequest = Message<"holdfast.v1.CreateCapRequest"> & {
  * Use `create(CreateCapRequestSchema)` to create a new message.
  */
 export const CreateCapRequestSchema: GenMessage<CreateCapRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_cap, 3);
+  messageDesc(file_holdfast_v1_cap, 4);
 
 /**
  * @generated from message holdfast.v1.CreateCapResponse
@@ -250,7 +421,7 @@ export type CreateCapResponse = Message<"holdfast.v1.CreateCapResponse"> & {
  * Use `create(CreateCapResponseSchema)` to create a new message.
  */
 export const CreateCapResponseSchema: GenMessage<CreateCapResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_cap, 4);
+  messageDesc(file_holdfast_v1_cap, 5);
 
 /**
  * @generated from message holdfast.v1.GetCapRequest
@@ -262,7 +433,7 @@ export type GetCapRequest = Message<"holdfast.v1.GetCapRequest"> & {
   name: string;
 
   /**
-   * The window to read. Required for BILLING_PERIOD; the present day for DAY if empty.
+   * The window to read, by its label. Required for BILLING_PERIOD; the present one of a calendar window if empty.
    *
    * @generated from field: string window = 2;
    */
@@ -281,7 +452,7 @@ export type GetCapRequest = Message<"holdfast.v1.GetCapRequest"> & {
  * Use `create(GetCapRequestSchema)` to create a new message.
  */
 export const GetCapRequestSchema: GenMessage<GetCapRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_cap, 5);
+  messageDesc(file_holdfast_v1_cap, 6);
 
 /**
  * @generated from message holdfast.v1.GetCapResponse
@@ -305,7 +476,7 @@ export type GetCapResponse = Message<"holdfast.v1.GetCapResponse"> & {
  * Use `create(GetCapResponseSchema)` to create a new message.
  */
 export const GetCapResponseSchema: GenMessage<GetCapResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_cap, 6);
+  messageDesc(file_holdfast_v1_cap, 7);
 
 /**
  * @generated from message holdfast.v1.UpdateCapRequest
@@ -319,7 +490,7 @@ export type UpdateCapRequest = Message<"holdfast.v1.UpdateCapRequest"> & {
   cap?: Cap | undefined;
 
   /**
-   * "limit", "max_per_spend" and "refunds_restore_headroom" can be changed.
+   * "limit", "spend_count_limit", "max_per_spend", "refunds_restore_headroom" and "enforcement" can be changed.
    *
    * @generated from field: google.protobuf.FieldMask update_mask = 2;
    */
@@ -331,7 +502,7 @@ export type UpdateCapRequest = Message<"holdfast.v1.UpdateCapRequest"> & {
  * Use `create(UpdateCapRequestSchema)` to create a new message.
  */
 export const UpdateCapRequestSchema: GenMessage<UpdateCapRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_cap, 7);
+  messageDesc(file_holdfast_v1_cap, 8);
 
 /**
  * @generated from message holdfast.v1.UpdateCapResponse
@@ -348,7 +519,7 @@ export type UpdateCapResponse = Message<"holdfast.v1.UpdateCapResponse"> & {
  * Use `create(UpdateCapResponseSchema)` to create a new message.
  */
 export const UpdateCapResponseSchema: GenMessage<UpdateCapResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_cap, 8);
+  messageDesc(file_holdfast_v1_cap, 9);
 
 /**
  * @generated from message holdfast.v1.ListCapsRequest
@@ -365,6 +536,13 @@ export type ListCapsRequest = Message<"holdfast.v1.ListCapsRequest"> & {
    * @generated from field: string page_token = 2;
    */
   pageToken: string;
+
+  /**
+   * Also caps that are archived.
+   *
+   * @generated from field: bool include_archived = 3;
+   */
+  includeArchived: boolean;
 };
 
 /**
@@ -372,7 +550,55 @@ export type ListCapsRequest = Message<"holdfast.v1.ListCapsRequest"> & {
  * Use `create(ListCapsRequestSchema)` to create a new message.
  */
 export const ListCapsRequestSchema: GenMessage<ListCapsRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_cap, 9);
+  messageDesc(file_holdfast_v1_cap, 10);
+
+/**
+ * @generated from message holdfast.v1.ArchiveCapRequest
+ */
+export type ArchiveCapRequest = Message<"holdfast.v1.ArchiveCapRequest"> & {
+  /**
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * If set, it must be the current one.
+   *
+   * @generated from field: string etag = 2;
+   */
+  etag: string;
+
+  /**
+   * One line for the audit. At most 500 characters.
+   *
+   * @generated from field: string reason = 3;
+   */
+  reason: string;
+};
+
+/**
+ * Describes the message holdfast.v1.ArchiveCapRequest.
+ * Use `create(ArchiveCapRequestSchema)` to create a new message.
+ */
+export const ArchiveCapRequestSchema: GenMessage<ArchiveCapRequest> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_cap, 11);
+
+/**
+ * @generated from message holdfast.v1.ArchiveCapResponse
+ */
+export type ArchiveCapResponse = Message<"holdfast.v1.ArchiveCapResponse"> & {
+  /**
+   * @generated from field: holdfast.v1.Cap cap = 1;
+   */
+  cap?: Cap | undefined;
+};
+
+/**
+ * Describes the message holdfast.v1.ArchiveCapResponse.
+ * Use `create(ArchiveCapResponseSchema)` to create a new message.
+ */
+export const ArchiveCapResponseSchema: GenMessage<ArchiveCapResponse> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_cap, 12);
 
 /**
  * @generated from message holdfast.v1.ListCapsResponse
@@ -396,10 +622,12 @@ export type ListCapsResponse = Message<"holdfast.v1.ListCapsResponse"> & {
  * Use `create(ListCapsResponseSchema)` to create a new message.
  */
 export const ListCapsResponseSchema: GenMessage<ListCapsResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_cap, 10);
+  messageDesc(file_holdfast_v1_cap, 13);
 
 /**
- * Over what time a cap counts.
+ * Over what time a cap counts. Calendar windows are those of the cap's time zone, begin at its start hour, and tile
+ * time without gap or overlap: where a change of the clocks skips the hour, the window begins with the first instant
+ * after it; where the hour comes twice, with the first.
  *
  * @generated from enum holdfast.v1.CapWindow
  */
@@ -417,7 +645,7 @@ export const CapWindow = {
   LIFETIME: 1,
 
   /**
-   * One counter per calendar day in the cap's time zone.
+   * One counter per calendar day. Label: the day, "2026-11-30".
    *
    * @generated from enum value: CAP_WINDOW_DAY = 2;
    */
@@ -429,10 +657,40 @@ export const CapWindow = {
    * @generated from enum value: CAP_WINDOW_BILLING_PERIOD = 3;
    */
   BILLING_PERIOD: 3,
+
+  /**
+   * One counter per week, from `week_start` on. Label: its first day, "2026-11-30".
+   *
+   * @generated from enum value: CAP_WINDOW_WEEK = 4;
+   */
+  WEEK: 4,
+
+  /**
+   * One counter per month, from `anchor_day` on. Label: the month in which it begins, "2026-11".
+   *
+   * @generated from enum value: CAP_WINDOW_MONTH = 5;
+   */
+  MONTH: 5,
+
+  /**
+   * One counter per year, from `anchor_month` and `anchor_day` on. Label: the year in which it begins, "2026".
+   *
+   * @generated from enum value: CAP_WINDOW_YEAR = 6;
+   */
+  YEAR: 6,
+
+  /**
+   * One counter from `start_time` on and before `end_time`. Spends granted at other times are not counted.
+   *
+   * @generated from enum value: CAP_WINDOW_FIXED = 7;
+   */
+  FIXED: 7,
 } as const;
 
 /**
- * Over what time a cap counts.
+ * Over what time a cap counts. Calendar windows are those of the cap's time zone, begin at its start hour, and tile
+ * time without gap or overlap: where a change of the clocks skips the hour, the window begins with the first instant
+ * after it; where the hour comes twice, with the first.
  *
  * @generated from enum holdfast.v1.CapWindow
  */
@@ -443,4 +701,134 @@ export type CapWindow = (typeof CapWindow)[keyof typeof CapWindow] | UnknownEnum
  */
 export const CapWindowSchema: GenEnum<CapWindow> = /*@__PURE__*/
   enumDesc(file_holdfast_v1_cap, 0);
+
+/**
+ * What happens to a spend that does not fit.
+ *
+ * @generated from enum holdfast.v1.CapEnforcement
+ */
+export const CapEnforcement = {
+  /**
+   * Treated as CAP_ENFORCEMENT_ENFORCE.
+   *
+   * @generated from enum value: CAP_ENFORCEMENT_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED: 0,
+
+  /**
+   * It is denied.
+   *
+   * @generated from enum value: CAP_ENFORCEMENT_ENFORCE = 1;
+   */
+  ENFORCE: 1,
+
+  /**
+   * It is granted and counted, and an audit event says that the cap would have denied it. For trying out a cap.
+   *
+   * @generated from enum value: CAP_ENFORCEMENT_SHADOW = 2;
+   */
+  SHADOW: 2,
+} as const;
+
+/**
+ * What happens to a spend that does not fit.
+ *
+ * @generated from enum holdfast.v1.CapEnforcement
+ */
+export type CapEnforcement = (typeof CapEnforcement)[keyof typeof CapEnforcement] | UnknownEnum;
+
+/**
+ * Describes the enum holdfast.v1.CapEnforcement.
+ */
+export const CapEnforcementSchema: GenEnum<CapEnforcement> = /*@__PURE__*/
+  enumDesc(file_holdfast_v1_cap, 1);
+
+/**
+ * @generated from enum holdfast.v1.CapState
+ */
+export const CapState = {
+  /**
+   * @generated from enum value: CAP_STATE_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED: 0,
+
+  /**
+   * @generated from enum value: CAP_STATE_ACTIVE = 1;
+   */
+  ACTIVE: 1,
+
+  /**
+   * For ever. Counts nothing new; what it counted before is settled in its counters.
+   *
+   * @generated from enum value: CAP_STATE_ARCHIVED = 2;
+   */
+  ARCHIVED: 2,
+} as const;
+
+/**
+ * @generated from enum holdfast.v1.CapState
+ */
+export type CapState = (typeof CapState)[keyof typeof CapState] | UnknownEnum;
+
+/**
+ * Describes the enum holdfast.v1.CapState.
+ */
+export const CapStateSchema: GenEnum<CapState> = /*@__PURE__*/
+  enumDesc(file_holdfast_v1_cap, 2);
+
+/**
+ * @generated from enum holdfast.v1.DayOfWeek
+ */
+export const DayOfWeek = {
+  /**
+   * @generated from enum value: DAY_OF_WEEK_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED: 0,
+
+  /**
+   * @generated from enum value: DAY_OF_WEEK_MONDAY = 1;
+   */
+  MONDAY: 1,
+
+  /**
+   * @generated from enum value: DAY_OF_WEEK_TUESDAY = 2;
+   */
+  TUESDAY: 2,
+
+  /**
+   * @generated from enum value: DAY_OF_WEEK_WEDNESDAY = 3;
+   */
+  WEDNESDAY: 3,
+
+  /**
+   * @generated from enum value: DAY_OF_WEEK_THURSDAY = 4;
+   */
+  THURSDAY: 4,
+
+  /**
+   * @generated from enum value: DAY_OF_WEEK_FRIDAY = 5;
+   */
+  FRIDAY: 5,
+
+  /**
+   * @generated from enum value: DAY_OF_WEEK_SATURDAY = 6;
+   */
+  SATURDAY: 6,
+
+  /**
+   * @generated from enum value: DAY_OF_WEEK_SUNDAY = 7;
+   */
+  SUNDAY: 7,
+} as const;
+
+/**
+ * @generated from enum holdfast.v1.DayOfWeek
+ */
+export type DayOfWeek = (typeof DayOfWeek)[keyof typeof DayOfWeek] | UnknownEnum;
+
+/**
+ * Describes the enum holdfast.v1.DayOfWeek.
+ */
+export const DayOfWeekSchema: GenEnum<DayOfWeek> = /*@__PURE__*/
+  enumDesc(file_holdfast_v1_cap, 3);
 

@@ -12,7 +12,7 @@ import type { UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file holdfast/v1/roles.proto.
  */
 export const file_holdfast_v1_roles: GenFile = /*@__PURE__*/
-  fileDesc("Chdob2xkZmFzdC92MS9yb2xlcy5wcm90bxILaG9sZGZhc3QudjEqQwoEUm9sZRIUChBST0xFX1VOU1BFQ0lGSUVEEAASEgoOUk9MRV9WQVVMVF9LRVkQARIRCg1ST0xFX09QRVJBVE9SEAI6SQoFcm9sZXMSHi5nb29nbGUucHJvdG9idWYuTWV0aG9kT3B0aW9ucxiMjAMgAygOMhEuaG9sZGZhc3QudjEuUm9sZVIFcm9sZXNiBnByb3RvMw", [file_google_protobuf_descriptor]);
+  fileDesc("Chdob2xkZmFzdC92MS9yb2xlcy5wcm90bxILaG9sZGZhc3QudjEqVQoEUm9sZRIUChBST0xFX1VOU1BFQ0lGSUVEEAASEgoOUk9MRV9WQVVMVF9LRVkQARIRCg1ST0xFX09QRVJBVE9SEAISEAoMUk9MRV9BVURJVE9SEAM6SQoFcm9sZXMSHi5nb29nbGUucHJvdG9idWYuTWV0aG9kT3B0aW9ucxiMjAMgAygOMhEuaG9sZGZhc3QudjEuUm9sZVIFcm9sZXNiBnByb3RvMw", [file_google_protobuf_descriptor]);
 
 /**
  * Who may call an RPC. Every RPC names its roles with the option below; one without is served to nobody.
@@ -38,6 +38,13 @@ export const Role = {
    * @generated from enum value: ROLE_OPERATOR = 2;
    */
   OPERATOR: 2,
+
+  /**
+   * The holder of an auditor's token ("op_…" too): reads everything in its workspace, changes nothing.
+   *
+   * @generated from enum value: ROLE_AUDITOR = 3;
+   */
+  AUDITOR: 3,
 } as const;
 
 /**

@@ -5,8 +5,10 @@
 import type { GenEnum, GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import { enumDesc, fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
 import { file_buf_validate_validate } from "../../buf/validate/validate_pb.ts";
-import type { Timestamp } from "@bufbuild/protobuf/wkt";
-import { file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
+import type { Duration, FieldMask, Timestamp } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_duration, file_google_protobuf_field_mask, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
+import type { Cap } from "./cap_pb.ts";
+import { file_holdfast_v1_cap } from "./cap_pb.ts";
 import type { Money } from "./money_pb.ts";
 import { file_holdfast_v1_money } from "./money_pb.ts";
 import type { Authorization } from "./spend_pb.ts";
@@ -17,7 +19,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file holdfast/v1/vault_key.proto.
  */
 export const file_holdfast_v1_vault_key: GenFile = /*@__PURE__*/
-  fileDesc("Chtob2xkZmFzdC92MS92YXVsdF9rZXkucHJvdG8SC2hvbGRmYXN0LnYxIq8ECghWYXVsdEtleRIMCgRuYW1lGAEgASgJEi0KBnZlbmRvchgCIAEoCUIdukgachgyFl5bYS16XVthLXowLTlfXXswLDMxfSQSXgoRYWxsb3dlZF9lbmRwb2ludHMYAyADKAlCQ7pIQJIBPRBkIjlyNxiAAjIyXihHRVR8UE9TVHxQVVR8UEFUQ0h8REVMRVRFKSAoL1tBLVphLXowLTlfLjotXSspKyQSOAoPYmlsbGluZ19wZXJpb2RzGAQgAygJQh+6SBySARkQZCIVchMyEV5bIS05Oy1+XXsxLDEyOH0kEi4KCHB1cnBvc2VzGAUgAygJQhy6SBmSARYQZCISchAyDl5bIS1+XXsxLDEyOH0kEjMKCWN1c3RvbWVycxgGIAMoCUIgukgdkgEaEOgHIhVyEzIRXlshLTk7LX5dezEsMTI4fSQSKQoNbWF4X3Blcl9zcGVuZBgHIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5Ei8KC2V4cGlyZV90aW1lGAggASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIpCgVzdGF0ZRgJIAEoDjIaLmhvbGRmYXN0LnYxLlZhdWx0S2V5U3RhdGUSLwoLY3JlYXRlX3RpbWUYCiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC3Jldm9rZV90aW1lGAsgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJ4ChVDcmVhdGVWYXVsdEtleVJlcXVlc3QSLQoMdmF1bHRfa2V5X2lkGAEgASgJQhe6SBRyEjIQXlthLXowLTldezEsMzJ9JBIwCgl2YXVsdF9rZXkYAiABKAsyFS5ob2xkZmFzdC52MS5WYXVsdEtleUIGukgDyAEBIlEKFkNyZWF0ZVZhdWx0S2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSDQoFdG9rZW4YAiABKAkiRQoSR2V0VmF1bHRLZXlSZXF1ZXN0Ei8KBG5hbWUYASABKAlCIbpIHnIcMhpedmF1bHRLZXlzL1thLXowLTldezEsMzJ9JCI/ChNHZXRWYXVsdEtleVJlc3BvbnNlEigKCXZhdWx0X2tleRgBIAEoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5IlMKFExpc3RWYXVsdEtleXNSZXF1ZXN0Eh0KCXBhZ2Vfc2l6ZRgBIAEoBUIKukgHGgUYyAEoABIcCgpwYWdlX3Rva2VuGAIgASgJQgi6SAVyAxiABCJbChVMaXN0VmF1bHRLZXlzUmVzcG9uc2USKQoKdmF1bHRfa2V5cxgBIAMoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJ3ChVSZXZva2VWYXVsdEtleVJlcXVlc3QSLwoEbmFtZRgBIAEoCUIhukgechwyGl52YXVsdEtleXMvW2EtejAtOV17MSwzMn0kEi0KBnJlYXNvbhgCIAEoCUIdukgachgY9AMyE15bXlx4MDAtXHgxZlx4N2ZdKiQinQEKFlJldm9rZVZhdWx0S2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSNwoTb3Blbl9hdXRob3JpemF0aW9ucxgCIAMoCzIaLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb24SIAoYb3Blbl9hdXRob3JpemF0aW9uX2NvdW50GAMgASgDKmkKDVZhdWx0S2V5U3RhdGUSHwobVkFVTFRfS0VZX1NUQVRFX1VOU1BFQ0lGSUVEEAASGgoWVkFVTFRfS0VZX1NUQVRFX0FDVElWRRABEhsKF1ZBVUxUX0tFWV9TVEFURV9SRVZPS0VEEAJiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_timestamp, file_holdfast_v1_money, file_holdfast_v1_spend]);
+  fileDesc("Chtob2xkZmFzdC92MS92YXVsdF9rZXkucHJvdG8SC2hvbGRmYXN0LnYxIqYICghWYXVsdEtleRIMCgRuYW1lGAEgASgJEi0KBnZlbmRvchgCIAEoCUIdukgachgyFl5bYS16XVthLXowLTlfXXswLDMxfSQSXgoRYWxsb3dlZF9lbmRwb2ludHMYAyADKAlCQ7pIQJIBPRBkIjlyNxiAAjIyXihHRVR8UE9TVHxQVVR8UEFUQ0h8REVMRVRFKSAoL1tBLVphLXowLTlfLjotXSspKyQSOAoPYmlsbGluZ19wZXJpb2RzGAQgAygJQh+6SBySARkQZCIVchMyEV5bIS05Oy1+XXsxLDEyOH0kEi4KCHB1cnBvc2VzGAUgAygJQhy6SBmSARYQZCISchAyDl5bIS1+XXsxLDEyOH0kEjMKCWN1c3RvbWVycxgGIAMoCUIgukgdkgEaEOgHIhVyEzIRXlshLTk7LX5dezEsMTI4fSQSKQoNbWF4X3Blcl9zcGVuZBgHIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5Ei8KC2V4cGlyZV90aW1lGAggASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIpCgVzdGF0ZRgJIAEoDjIaLmhvbGRmYXN0LnYxLlZhdWx0S2V5U3RhdGUSLwoLY3JlYXRlX3RpbWUYCiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC3Jldm9rZV90aW1lGAsgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBJQCg1hdHRhY2hlZF9jYXBzGAwgAygJQjm6SDaSATMQEBgBIi1yKzIpXmNhcHMvW2EtejAtOV0oW2EtejAtOS1dezAsNjF9W2EtejAtOV0pPyQSfwoGbGFiZWxzGA0gAygLMiEuaG9sZGZhc3QudjEuVmF1bHRLZXkuTGFiZWxzRW50cnlCTLpISZoBRhBAIiZyJDIiXlthLXpdKFthLXowLTlfLV17MCw2Mn1bYS16MC05XSk/JCoachgYgAEyE15bXlx4MDAtXHgxZlx4N2ZdKiQSDAoEZXRhZxgOIAEoCRIvCgt1cGRhdGVfdGltZRgPIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMQoNbGFzdF91c2VfdGltZRgQIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASPwobcHJldmlvdXNfc2VjcmV0X2V4cGlyZV90aW1lGBEgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIwCgxzdXNwZW5kX3RpbWUYEiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg4KBnJlYXNvbhgTIAEoCRotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBItYBChVDcmVhdGVWYXVsdEtleVJlcXVlc3QSLQoMdmF1bHRfa2V5X2lkGAEgASgJQhe6SBRyEjIQXlthLXowLTldezEsMzJ9JBIwCgl2YXVsdF9rZXkYAiABKAsyFS5ob2xkZmFzdC52MS5WYXVsdEtleUIGukgDyAEBEi4KBGNhcHMYAyADKAsyFi5ob2xkZmFzdC52MS5JbmxpbmVDYXBCCLpIBZIBAhAQEiwKCnJlcXVlc3RfaWQYBCABKAlCGLpIFXITMhFeKFswLTlhLWZdezMyfSk/JCJvCglJbmxpbmVDYXASOwoGY2FwX2lkGAEgASgJQiu6SChyJjIkXlthLXowLTldKFthLXowLTktXXswLDYxfVthLXowLTldKT8kEiUKA2NhcBgCIAEoCzIQLmhvbGRmYXN0LnYxLkNhcEIGukgDyAEBInEKFkNyZWF0ZVZhdWx0S2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSHgoEY2FwcxgDIAMoCzIQLmhvbGRmYXN0LnYxLkNhcBINCgV0b2tlbhgCIAEoCSJFChJHZXRWYXVsdEtleVJlcXVlc3QSLwoEbmFtZRgBIAEoCUIhukgechwyGl52YXVsdEtleXMvW2EtejAtOV17MSwzMn0kIj8KE0dldFZhdWx0S2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkiywEKFExpc3RWYXVsdEtleXNSZXF1ZXN0Eh0KCXBhZ2Vfc2l6ZRgBIAEoBUIKukgHGgUYyAEoABIcCgpwYWdlX3Rva2VuGAIgASgJQgi6SAVyAxiABBJHCgZsYWJlbHMYAyADKAsyLS5ob2xkZmFzdC52MS5MaXN0VmF1bHRLZXlzUmVxdWVzdC5MYWJlbHNFbnRyeUIIukgFmgECEAgaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJbChVMaXN0VmF1bHRLZXlzUmVzcG9uc2USKQoKdmF1bHRfa2V5cxgBIAMoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJ3ChVSZXZva2VWYXVsdEtleVJlcXVlc3QSLwoEbmFtZRgBIAEoCUIhukgechwyGl52YXVsdEtleXMvW2EtejAtOV17MSwzMn0kEi0KBnJlYXNvbhgCIAEoCUIdukgachgY9AMyE15bXlx4MDAtXHgxZlx4N2ZdKiQinQEKFlJldm9rZVZhdWx0S2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSNwoTb3Blbl9hdXRob3JpemF0aW9ucxgCIAMoCzIaLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb24SIAoYb3Blbl9hdXRob3JpemF0aW9uX2NvdW50GAMgASgDIoIBChVVcGRhdGVWYXVsdEtleVJlcXVlc3QSMAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXlCBrpIA9gBAxI3Cgt1cGRhdGVfbWFzaxgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5GaWVsZE1hc2tCBrpIA8gBASJCChZVcGRhdGVWYXVsdEtleVJlc3BvbnNlEigKCXZhdWx0X2tleRgBIAEoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5IoQBChVSb3RhdGVWYXVsdEtleVJlcXVlc3QSLwoEbmFtZRgBIAEoCUIhukgechwyGl52YXVsdEtleXMvW2EtejAtOV17MSwzMn0kEjoKB292ZXJsYXAYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CDrpIC6oBCCIECID1JDIAIlEKFlJvdGF0ZVZhdWx0S2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSDQoFdG9rZW4YAiABKAkieAoWU3VzcGVuZFZhdWx0S2V5UmVxdWVzdBIvCgRuYW1lGAEgASgJQiG6SB5yHDIaXnZhdWx0S2V5cy9bYS16MC05XXsxLDMyfSQSLQoGcmVhc29uGAIgASgJQh26SBpyGBj0AzITXlteXHgwMC1ceDFmXHg3Zl0qJCKeAQoXU3VzcGVuZFZhdWx0S2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSNwoTb3Blbl9hdXRob3JpemF0aW9ucxgCIAMoCzIaLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb24SIAoYb3Blbl9hdXRob3JpemF0aW9uX2NvdW50GAMgASgDIncKFVJlc3VtZVZhdWx0S2V5UmVxdWVzdBIvCgRuYW1lGAEgASgJQiG6SB5yHDIaXnZhdWx0S2V5cy9bYS16MC05XXsxLDMyfSQSLQoGcmVhc29uGAIgASgJQh26SBpyGBj0AzITXlteXHgwMC1ceDFmXHg3Zl0qJCJCChZSZXN1bWVWYXVsdEtleVJlc3BvbnNlEigKCXZhdWx0X2tleRgBIAEoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5IsAECh1DcmVhdGVCaWxsaW5nUGVyaW9kS2V5UmVxdWVzdBItCgx2YXVsdF9rZXlfaWQYASABKAlCF7pIFHISMhBeW2EtejAtOV17MSwzMn0kEjAKDmJpbGxpbmdfcGVyaW9kGAIgASgJQhi6SBVyEzIRXlshLTk7LX5dezEsMTI4fSQSLQoGdmVuZG9yGAMgASgJQh26SBpyGDIWXlthLXpdW2EtejAtOV9dezAsMzF9JBJgChFhbGxvd2VkX2VuZHBvaW50cxgEIAMoCUJFukhCkgE/CAEQZCI5cjcYgAIyMl4oR0VUfFBPU1R8UFVUfFBBVENIfERFTEVURSkgKC9bQS1aYS16MC05Xy46LV0rKSskEjIKDmV4cGVjdGVkX3RvdGFsGAUgASgLMhIuaG9sZGZhc3QudjEuTW9uZXlCBrpIA8gBARI3CgZtYXJnaW4YBiABKAlCJ7pIJHIiMiBeKCgwfFsxLTldfDEwKShcLlswLTldezEsNH0pPyk/JBI3CgtleHBpcmVfdGltZRgHIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXBCBrpIA8gBARIuCghwdXJwb3NlcxgIIAMoCUIcukgZkgEWEGQiEnIQMg5eWyEtfl17MSwxMjh9JBIpCg1tYXhfcGVyX3NwZW5kGAkgASgLMhIuaG9sZGZhc3QudjEuTW9uZXkSLAoKcmVxdWVzdF9pZBgKIAEoCUIYukgVchMyEV4oWzAtOWEtZl17MzJ9KT8kIngKHkNyZWF0ZUJpbGxpbmdQZXJpb2RLZXlSZXNwb25zZRIoCgl2YXVsdF9rZXkYASABKAsyFS5ob2xkZmFzdC52MS5WYXVsdEtleRINCgV0b2tlbhgCIAEoCRIdCgNjYXAYAyABKAsyEC5ob2xkZmFzdC52MS5DYXAqiAEKDVZhdWx0S2V5U3RhdGUSHwobVkFVTFRfS0VZX1NUQVRFX1VOU1BFQ0lGSUVEEAASGgoWVkFVTFRfS0VZX1NUQVRFX0FDVElWRRABEhsKF1ZBVUxUX0tFWV9TVEFURV9SRVZPS0VEEAISHQoZVkFVTFRfS0VZX1NUQVRFX1NVU1BFTkRFRBADYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_field_mask, file_google_protobuf_timestamp, file_holdfast_v1_cap, file_holdfast_v1_money, file_holdfast_v1_spend]);
 
 /**
  * Holdfast's scoped credential for one caller, and its policy.
@@ -96,6 +98,62 @@ export type VaultKey = Message<"holdfast.v1.VaultKey"> & {
    * @generated from field: google.protobuf.Timestamp revoke_time = 11;
    */
   revokeTime?: Timestamp | undefined;
+
+  /**
+   * Caps that count this key's spends beside those whose scope matches: resource names of caps made with
+   * `attached_only`.
+   *
+   * @generated from field: repeated string attached_caps = 12;
+   */
+  attachedCaps: string[];
+
+  /**
+   * The operator's own words, for finding keys again. At most 64; names `[a-z]([a-z0-9_-]{0,62}[a-z0-9])?`, values at
+   * most 128 characters.
+   *
+   * @generated from field: map<string, string> labels = 13;
+   */
+  labels: { [key: string]: string };
+
+  /**
+   * Changes with every update.
+   *
+   * @generated from field: string etag = 14;
+   */
+  etag: string;
+
+  /**
+   * @generated from field: google.protobuf.Timestamp update_time = 15;
+   */
+  updateTime?: Timestamp | undefined;
+
+  /**
+   * When the key was last asked to grant something, to the minute. Absent: never.
+   *
+   * @generated from field: google.protobuf.Timestamp last_use_time = 16;
+   */
+  lastUseTime?: Timestamp | undefined;
+
+  /**
+   * Until when the secret before the last rotation still opens. Absent: there is none.
+   *
+   * @generated from field: google.protobuf.Timestamp previous_secret_expire_time = 17;
+   */
+  previousSecretExpireTime?: Timestamp | undefined;
+
+  /**
+   * While SUSPENDED.
+   *
+   * @generated from field: google.protobuf.Timestamp suspend_time = 18;
+   */
+  suspendTime?: Timestamp | undefined;
+
+  /**
+   * Why it is suspended or revoked.
+   *
+   * @generated from field: string reason = 19;
+   */
+  reason: string;
 };
 
 /**
@@ -120,6 +178,21 @@ export type CreateVaultKeyRequest = Message<"holdfast.v1.CreateVaultKeyRequest">
    * @generated from field: holdfast.v1.VaultKey vault_key = 2;
    */
   vaultKey?: VaultKey | undefined;
+
+  /**
+   * Caps of the key's own, made in the same transaction. Their scope names the key, or no key.
+   *
+   * @generated from field: repeated holdfast.v1.InlineCap caps = 3;
+   */
+  caps: InlineCap[];
+
+  /**
+   * 32 random hex digits: a repeat with the same id and content answers with the key that it made, without its token;
+   * RotateVaultKey gives a new one.
+   *
+   * @generated from field: string request_id = 4;
+   */
+  requestId: string;
 };
 
 /**
@@ -130,6 +203,30 @@ export const CreateVaultKeyRequestSchema: GenMessage<CreateVaultKeyRequest> = /*
   messageDesc(file_holdfast_v1_vault_key, 1);
 
 /**
+ * A cap that is made together with a vault key.
+ *
+ * @generated from message holdfast.v1.InlineCap
+ */
+export type InlineCap = Message<"holdfast.v1.InlineCap"> & {
+  /**
+   * @generated from field: string cap_id = 1;
+   */
+  capId: string;
+
+  /**
+   * @generated from field: holdfast.v1.Cap cap = 2;
+   */
+  cap?: Cap | undefined;
+};
+
+/**
+ * Describes the message holdfast.v1.InlineCap.
+ * Use `create(InlineCapSchema)` to create a new message.
+ */
+export const InlineCapSchema: GenMessage<InlineCap> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_vault_key, 2);
+
+/**
  * @generated from message holdfast.v1.CreateVaultKeyResponse
  */
 export type CreateVaultKeyResponse = Message<"holdfast.v1.CreateVaultKeyResponse"> & {
@@ -137,6 +234,13 @@ export type CreateVaultKeyResponse = Message<"holdfast.v1.CreateVaultKeyResponse
    * @generated from field: holdfast.v1.VaultKey vault_key = 1;
    */
   vaultKey?: VaultKey | undefined;
+
+  /**
+   * The caps that were made with it.
+   *
+   * @generated from field: repeated holdfast.v1.Cap caps = 3;
+   */
+  caps: Cap[];
 
   /**
    * "vk_{workspace}_{vault_key}_{secret}". Shown here and never again; only its SHA-256 is stored.
@@ -151,7 +255,7 @@ export type CreateVaultKeyResponse = Message<"holdfast.v1.CreateVaultKeyResponse
  * Use `create(CreateVaultKeyResponseSchema)` to create a new message.
  */
 export const CreateVaultKeyResponseSchema: GenMessage<CreateVaultKeyResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 2);
+  messageDesc(file_holdfast_v1_vault_key, 3);
 
 /**
  * @generated from message holdfast.v1.GetVaultKeyRequest
@@ -168,7 +272,7 @@ export type GetVaultKeyRequest = Message<"holdfast.v1.GetVaultKeyRequest"> & {
  * Use `create(GetVaultKeyRequestSchema)` to create a new message.
  */
 export const GetVaultKeyRequestSchema: GenMessage<GetVaultKeyRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 3);
+  messageDesc(file_holdfast_v1_vault_key, 4);
 
 /**
  * @generated from message holdfast.v1.GetVaultKeyResponse
@@ -185,7 +289,7 @@ export type GetVaultKeyResponse = Message<"holdfast.v1.GetVaultKeyResponse"> & {
  * Use `create(GetVaultKeyResponseSchema)` to create a new message.
  */
 export const GetVaultKeyResponseSchema: GenMessage<GetVaultKeyResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 4);
+  messageDesc(file_holdfast_v1_vault_key, 5);
 
 /**
  * @generated from message holdfast.v1.ListVaultKeysRequest
@@ -202,6 +306,13 @@ export type ListVaultKeysRequest = Message<"holdfast.v1.ListVaultKeysRequest"> &
    * @generated from field: string page_token = 2;
    */
   pageToken: string;
+
+  /**
+   * If not empty, only keys that have all of these labels.
+   *
+   * @generated from field: map<string, string> labels = 3;
+   */
+  labels: { [key: string]: string };
 };
 
 /**
@@ -209,7 +320,7 @@ export type ListVaultKeysRequest = Message<"holdfast.v1.ListVaultKeysRequest"> &
  * Use `create(ListVaultKeysRequestSchema)` to create a new message.
  */
 export const ListVaultKeysRequestSchema: GenMessage<ListVaultKeysRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 5);
+  messageDesc(file_holdfast_v1_vault_key, 6);
 
 /**
  * @generated from message holdfast.v1.ListVaultKeysResponse
@@ -233,7 +344,7 @@ export type ListVaultKeysResponse = Message<"holdfast.v1.ListVaultKeysResponse">
  * Use `create(ListVaultKeysResponseSchema)` to create a new message.
  */
 export const ListVaultKeysResponseSchema: GenMessage<ListVaultKeysResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 6);
+  messageDesc(file_holdfast_v1_vault_key, 7);
 
 /**
  * @generated from message holdfast.v1.RevokeVaultKeyRequest
@@ -257,7 +368,7 @@ export type RevokeVaultKeyRequest = Message<"holdfast.v1.RevokeVaultKeyRequest">
  * Use `create(RevokeVaultKeyRequestSchema)` to create a new message.
  */
 export const RevokeVaultKeyRequestSchema: GenMessage<RevokeVaultKeyRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 7);
+  messageDesc(file_holdfast_v1_vault_key, 8);
 
 /**
  * @generated from message holdfast.v1.RevokeVaultKeyResponse
@@ -288,7 +399,304 @@ export type RevokeVaultKeyResponse = Message<"holdfast.v1.RevokeVaultKeyResponse
  * Use `create(RevokeVaultKeyResponseSchema)` to create a new message.
  */
 export const RevokeVaultKeyResponseSchema: GenMessage<RevokeVaultKeyResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 8);
+  messageDesc(file_holdfast_v1_vault_key, 9);
+
+/**
+ * @generated from message holdfast.v1.UpdateVaultKeyRequest
+ */
+export type UpdateVaultKeyRequest = Message<"holdfast.v1.UpdateVaultKeyRequest"> & {
+  /**
+   * `vault_key.name` says which. `vault_key.etag`, if set, must be the current one.
+   *
+   * @generated from field: holdfast.v1.VaultKey vault_key = 1;
+   */
+  vaultKey?: VaultKey | undefined;
+
+  /**
+   * "allowed_endpoints", "billing_periods", "purposes", "customers", "max_per_spend", "expire_time", "attached_caps" and
+   * "labels" can be changed.
+   *
+   * @generated from field: google.protobuf.FieldMask update_mask = 2;
+   */
+  updateMask?: FieldMask | undefined;
+};
+
+/**
+ * Describes the message holdfast.v1.UpdateVaultKeyRequest.
+ * Use `create(UpdateVaultKeyRequestSchema)` to create a new message.
+ */
+export const UpdateVaultKeyRequestSchema: GenMessage<UpdateVaultKeyRequest> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_vault_key, 10);
+
+/**
+ * @generated from message holdfast.v1.UpdateVaultKeyResponse
+ */
+export type UpdateVaultKeyResponse = Message<"holdfast.v1.UpdateVaultKeyResponse"> & {
+  /**
+   * @generated from field: holdfast.v1.VaultKey vault_key = 1;
+   */
+  vaultKey?: VaultKey | undefined;
+};
+
+/**
+ * Describes the message holdfast.v1.UpdateVaultKeyResponse.
+ * Use `create(UpdateVaultKeyResponseSchema)` to create a new message.
+ */
+export const UpdateVaultKeyResponseSchema: GenMessage<UpdateVaultKeyResponse> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_vault_key, 11);
+
+/**
+ * @generated from message holdfast.v1.RotateVaultKeyRequest
+ */
+export type RotateVaultKeyRequest = Message<"holdfast.v1.RotateVaultKeyRequest"> & {
+  /**
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * How long the present secret still opens. 0 to 7 days, one hour by default.
+   *
+   * @generated from field: google.protobuf.Duration overlap = 2;
+   */
+  overlap?: Duration | undefined;
+};
+
+/**
+ * Describes the message holdfast.v1.RotateVaultKeyRequest.
+ * Use `create(RotateVaultKeyRequestSchema)` to create a new message.
+ */
+export const RotateVaultKeyRequestSchema: GenMessage<RotateVaultKeyRequest> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_vault_key, 12);
+
+/**
+ * @generated from message holdfast.v1.RotateVaultKeyResponse
+ */
+export type RotateVaultKeyResponse = Message<"holdfast.v1.RotateVaultKeyResponse"> & {
+  /**
+   * @generated from field: holdfast.v1.VaultKey vault_key = 1;
+   */
+  vaultKey?: VaultKey | undefined;
+
+  /**
+   * Shown here and never again.
+   *
+   * @generated from field: string token = 2;
+   */
+  token: string;
+};
+
+/**
+ * Describes the message holdfast.v1.RotateVaultKeyResponse.
+ * Use `create(RotateVaultKeyResponseSchema)` to create a new message.
+ */
+export const RotateVaultKeyResponseSchema: GenMessage<RotateVaultKeyResponse> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_vault_key, 13);
+
+/**
+ * @generated from message holdfast.v1.SuspendVaultKeyRequest
+ */
+export type SuspendVaultKeyRequest = Message<"holdfast.v1.SuspendVaultKeyRequest"> & {
+  /**
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * One line for the audit. At most 500 characters.
+   *
+   * @generated from field: string reason = 2;
+   */
+  reason: string;
+};
+
+/**
+ * Describes the message holdfast.v1.SuspendVaultKeyRequest.
+ * Use `create(SuspendVaultKeyRequestSchema)` to create a new message.
+ */
+export const SuspendVaultKeyRequestSchema: GenMessage<SuspendVaultKeyRequest> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_vault_key, 14);
+
+/**
+ * @generated from message holdfast.v1.SuspendVaultKeyResponse
+ */
+export type SuspendVaultKeyResponse = Message<"holdfast.v1.SuspendVaultKeyResponse"> & {
+  /**
+   * @generated from field: holdfast.v1.VaultKey vault_key = 1;
+   */
+  vaultKey?: VaultKey | undefined;
+
+  /**
+   * The exposure: what was granted before and is still HELD or IN_DOUBT. At most 1,000.
+   *
+   * @generated from field: repeated holdfast.v1.Authorization open_authorizations = 2;
+   */
+  openAuthorizations: Authorization[];
+
+  /**
+   * How many there are in all.
+   *
+   * @generated from field: int64 open_authorization_count = 3;
+   */
+  openAuthorizationCount: bigint;
+};
+
+/**
+ * Describes the message holdfast.v1.SuspendVaultKeyResponse.
+ * Use `create(SuspendVaultKeyResponseSchema)` to create a new message.
+ */
+export const SuspendVaultKeyResponseSchema: GenMessage<SuspendVaultKeyResponse> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_vault_key, 15);
+
+/**
+ * @generated from message holdfast.v1.ResumeVaultKeyRequest
+ */
+export type ResumeVaultKeyRequest = Message<"holdfast.v1.ResumeVaultKeyRequest"> & {
+  /**
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * One line for the audit. At most 500 characters.
+   *
+   * @generated from field: string reason = 2;
+   */
+  reason: string;
+};
+
+/**
+ * Describes the message holdfast.v1.ResumeVaultKeyRequest.
+ * Use `create(ResumeVaultKeyRequestSchema)` to create a new message.
+ */
+export const ResumeVaultKeyRequestSchema: GenMessage<ResumeVaultKeyRequest> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_vault_key, 16);
+
+/**
+ * @generated from message holdfast.v1.ResumeVaultKeyResponse
+ */
+export type ResumeVaultKeyResponse = Message<"holdfast.v1.ResumeVaultKeyResponse"> & {
+  /**
+   * @generated from field: holdfast.v1.VaultKey vault_key = 1;
+   */
+  vaultKey?: VaultKey | undefined;
+};
+
+/**
+ * Describes the message holdfast.v1.ResumeVaultKeyResponse.
+ * Use `create(ResumeVaultKeyResponseSchema)` to create a new message.
+ */
+export const ResumeVaultKeyResponseSchema: GenMessage<ResumeVaultKeyResponse> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_vault_key, 17);
+
+/**
+ * @generated from message holdfast.v1.CreateBillingPeriodKeyRequest
+ */
+export type CreateBillingPeriodKeyRequest = Message<"holdfast.v1.CreateBillingPeriodKeyRequest"> & {
+  /**
+   * @generated from field: string vault_key_id = 1;
+   */
+  vaultKeyId: string;
+
+  /**
+   * The one period that the key may spend in.
+   *
+   * @generated from field: string billing_period = 2;
+   */
+  billingPeriod: string;
+
+  /**
+   * @generated from field: string vendor = 3;
+   */
+  vendor: string;
+
+  /**
+   * As in VaultKey. At least one.
+   *
+   * @generated from field: repeated string allowed_endpoints = 4;
+   */
+  allowedEndpoints: string[];
+
+  /**
+   * What the period is expected to bill in all.
+   *
+   * @generated from field: holdfast.v1.Money expected_total = 5;
+   */
+  expectedTotal?: Money | undefined;
+
+  /**
+   * How much more than that the cap allows, as a decimal fraction from 0 to 10; "0.10" by default.
+   *
+   * @generated from field: string margin = 6;
+   */
+  margin: string;
+
+  /**
+   * When the period ends: the key grants nothing from then on.
+   *
+   * @generated from field: google.protobuf.Timestamp expire_time = 7;
+   */
+  expireTime?: Timestamp | undefined;
+
+  /**
+   * If not empty, the only purposes.
+   *
+   * @generated from field: repeated string purposes = 8;
+   */
+  purposes: string[];
+
+  /**
+   * The most that one spend may ask for. Absent: no such limit.
+   *
+   * @generated from field: holdfast.v1.Money max_per_spend = 9;
+   */
+  maxPerSpend?: Money | undefined;
+
+  /**
+   * As in CreateVaultKeyRequest.
+   *
+   * @generated from field: string request_id = 10;
+   */
+  requestId: string;
+};
+
+/**
+ * Describes the message holdfast.v1.CreateBillingPeriodKeyRequest.
+ * Use `create(CreateBillingPeriodKeyRequestSchema)` to create a new message.
+ */
+export const CreateBillingPeriodKeyRequestSchema: GenMessage<CreateBillingPeriodKeyRequest> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_vault_key, 18);
+
+/**
+ * @generated from message holdfast.v1.CreateBillingPeriodKeyResponse
+ */
+export type CreateBillingPeriodKeyResponse = Message<"holdfast.v1.CreateBillingPeriodKeyResponse"> & {
+  /**
+   * @generated from field: holdfast.v1.VaultKey vault_key = 1;
+   */
+  vaultKey?: VaultKey | undefined;
+
+  /**
+   * Shown here and never again.
+   *
+   * @generated from field: string token = 2;
+   */
+  token: string;
+
+  /**
+   * The cap of the period: `expected_total` × (1 + `margin`), rounded up to the currency's smallest unit.
+   *
+   * @generated from field: holdfast.v1.Cap cap = 3;
+   */
+  cap?: Cap | undefined;
+};
+
+/**
+ * Describes the message holdfast.v1.CreateBillingPeriodKeyResponse.
+ * Use `create(CreateBillingPeriodKeyResponseSchema)` to create a new message.
+ */
+export const CreateBillingPeriodKeyResponseSchema: GenMessage<CreateBillingPeriodKeyResponse> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_vault_key, 19);
 
 /**
  * @generated from enum holdfast.v1.VaultKeyState
@@ -310,6 +718,13 @@ export const VaultKeyState = {
    * @generated from enum value: VAULT_KEY_STATE_REVOKED = 2;
    */
   REVOKED: 2,
+
+  /**
+   * Until it is resumed. Nothing is granted meanwhile.
+   *
+   * @generated from enum value: VAULT_KEY_STATE_SUSPENDED = 3;
+   */
+  SUSPENDED: 3,
 } as const;
 
 /**
