@@ -70,11 +70,25 @@ const SPEND_PROPERTIES = {
 
 const GENERATION_MAX = 1_000_000;
 
+/** Throws a TypeError or RangeError that names the member of `upTo` that is wrong. */
+export function checkUpTo(upTo: DecimalMoney): void {
+  if (typeof upTo !== "object" || upTo === null) {
+    throw new TypeError('spend.upTo must be money, such as { amount: "49.00", currency: "usd" }.');
+  }
+  checkMoney(upTo, "spend.upTo");
+  if (!/[1-9]/.test(upTo.amount)) {
+    throw new RangeError(
+      `spend.upTo.amount must be above 0, as it is what is held; got ${JSON.stringify(upTo.amount)}. State the most ` +
+        "the call may cost.",
+    );
+  }
+}
+
 /** Throws a TypeError that names what a caller without types got wrong in its spend. */
 export function checkSpend(spend: SpendOption): void {
   refuseUnknown("spend", spend, SPEND_PROPERTIES);
   checkIdentity(spend);
-  if (spend.upTo !== undefined) checkMoney(spend.upTo);
+  if (spend.upTo !== undefined) checkUpTo(spend.upTo);
   const { retryAfterGeneration: generation } = spend;
   if (generation === undefined) return;
   if (!Number.isInteger(generation) || generation < 0 || generation > GENERATION_MAX) {

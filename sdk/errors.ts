@@ -1,4 +1,5 @@
 import type { DecimalMoney } from "./money.ts";
+import { networkCause } from "./network-cause.ts";
 import type { SpendIdentity } from "./stable-key.ts";
 
 /** What every error of this SDK may carry. */
@@ -13,6 +14,12 @@ function named(spend: SpendIdentity | undefined): string {
   return spend === undefined
     ? "the spend"
     : `the spend of customer ${spend.customerId}, period ${spend.billingPeriod}, purpose ${spend.purpose}`;
+}
+
+/** What the network said, in parentheses; empty if the cause is of another kind. */
+function because({ cause }: ErrorContext): string {
+  const said = networkCause(cause);
+  return said === undefined ? "" : ` (${said})`;
 }
 
 /** Base of all errors that Holdfast makes. Match on the class or on `code`, never on the message. */
@@ -108,7 +115,7 @@ export class SpendInDoubtError extends HoldfastError {
 
   constructor(reason: string, context: ErrorContext & { vendorReference?: string | undefined }) {
     super(
-      `The charge may exist: ${reason}. Do not charge ${named(context.spend)} in any other way. ` +
+      `The charge may exist: ${reason}${because(context)}. Do not charge ${named(context.spend)} in any other way. ` +
         "Call again with the same spend to continue it safely, or let Holdfast reconcile it.",
       context,
     );
@@ -132,6 +139,21 @@ export class SpendMismatchError extends HoldfastError {
   }
 }
 
+/** The spend to pass for another try, as it is written in code. */
+function retrySpend(generation: number, spend: SpendIdentity | undefined): string {
+  const fields =
+    spend === undefined
+      ? "…"
+      : Object.entries({
+          customerId: spend.customerId,
+          billingPeriod: spend.billingPeriod,
+          purpose: spend.purpose,
+        })
+          .map(([name, value]) => `${name}: ${JSON.stringify(value)}`)
+          .join(", ");
+  return `spend: { ${fields}, retryAfterGeneration: ${generation} }`;
+}
+
 /** An earlier generation was proven not to have charged, and nobody asked for another try. */
 export class SpendAlreadyFailedError extends HoldfastError {
   readonly code = "holdfast_spend_already_failed";
@@ -141,7 +163,7 @@ export class SpendAlreadyFailedError extends HoldfastError {
   constructor(retryAfterGeneration: number, context: ErrorContext) {
     super(
       `Not charged: try ${retryAfterGeneration} of ${named(context.spend)} failed for certain. ` +
-        `To try again on purpose, repeat the call with retryAfterGeneration: ${retryAfterGeneration}.`,
+        `To try again on purpose, repeat the call with ${retrySpend(retryAfterGeneration, context.spend)}.`,
       context,
     );
     this.retryAfterGeneration = retryAfterGeneration;
@@ -172,7 +194,10 @@ export class VendorUnreachableError extends HoldfastError {
   readonly code = "holdfast_vendor_unreachable";
 
   constructor(what: string, context: ErrorContext) {
-    super(`Not charged: ${what}. Call again with the same spend to continue ${named(context.spend)}.`, context);
+    super(
+      `Not charged: ${what}${because(context)}. Call again with the same spend to continue ${named(context.spend)}.`,
+      context,
+    );
   }
 }
 

@@ -147,6 +147,12 @@ function parseUrl(baseUrl: unknown): URL {
   if (url.username !== "" || url.password !== "" || url.search !== "" || url.hash !== "") {
     throw new TypeError(`${wanted}, without a user, a query or a fragment. The token goes into vaultKey.`);
   }
+  if (url.pathname !== "/") {
+    throw new TypeError(
+      `${wanted}; the path ${JSON.stringify(url.pathname)} is not understood, as gRPC has paths of its own. Use ` +
+        `${JSON.stringify(url.origin)}; behind a gateway give Holdfast a host name or a port instead of a path.`,
+    );
+  }
   return url;
 }
 

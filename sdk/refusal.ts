@@ -1,3 +1,4 @@
+import { Code } from "@connectrpc/connect";
 import {
   type ErrorContext,
   HoldfastError,
@@ -20,6 +21,12 @@ export function translateFailure(error: unknown, what: string, context: ErrorCon
     return new SpendMismatchError(fields, { ...context, cause: error });
   }
   if (error.reason === OVERLOADED) return new HoldfastOverloadedError(error.message, { ...context, cause: error });
+  if (error.rpcCode === Code.Unauthenticated) {
+    const remedy =
+      "Check vaultKey: it must be the whole token of a key of this server's workspace, not revoked by a rotation.";
+    const explanation = `${error.message.replace(/\.?$/, ".")} ${remedy}`;
+    return new HoldfastRefusedError(error.reason, explanation, { ...context, metadata: error.metadata, cause: error });
+  }
   if (isRetryable(error) || error.reason === "INTERNAL" || error.reason === "") {
     return new HoldfastUnavailableError(`${what} (${error.message})`, { ...context, cause: error });
   }

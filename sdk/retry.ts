@@ -1,3 +1,4 @@
+import { Code } from "@connectrpc/connect";
 import { deadlineFailure, isRetryable, RpcFailure, toRpcFailure } from "./rpc-failure.ts";
 import { type Clock, fullJitter, type Runtime, sleep } from "./runtime.ts";
 
@@ -62,15 +63,17 @@ export async function withRetries<Answer>(
 ): Promise<Answer> {
   const { runtime, deadline, budget, signal } = options;
   let mayBeSent = false;
+  let told: RpcFailure | undefined;
   for (let tries = 0; ; tries += 1) {
     const now = runtime.clock.now();
-    if (now >= deadline) throw deadlineFailure(!mayBeSent);
+    if (now >= deadline) throw withReason(deadlineFailure(!mayBeSent), told);
     try {
       const answer = await call(Math.min(deadline, now + options.tryTimeoutMaxMs));
       budget?.succeeded();
       return answer;
     } catch (error) {
-      const failure = toRpcFailure(error);
+      const failure = withReason(toRpcFailure(error), told);
+      told = failure;
       const backoffMs = Math.max(
         failure.retryDelayMs ?? 0,
         fullJitter(runtime.random, tries, BACKOFF_BASE_MS, BACKOFF_CAP_MS),
@@ -82,6 +85,15 @@ export async function withRetries<Answer>(
       await sleep(runtime, backoffMs, signal);
     }
   }
+}
+
+/** That the time is over says nothing about why: what an earlier try was told does. */
+function withReason(failure: RpcFailure, told: RpcFailure | undefined): RpcFailure {
+  const silent = failure.rpcCode === Code.DeadlineExceeded && failure.reason === "";
+  if (!silent || told === undefined) return failure;
+  const { rpcCode, neverSent } = failure;
+  const message = told.rpcCode === Code.DeadlineExceeded ? told.message : `${failure.message}; before: ${told.message}`;
+  return new RpcFailure({ message, code: rpcCode, neverSent, cause: told.cause ?? told });
 }
 
 /** What is true of the last try is not true of all: an earlier one may have been carried out. */

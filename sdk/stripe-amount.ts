@@ -1,13 +1,8 @@
 import { type Authorization, AuthorizationState, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
+import { checkUpTo } from "./context.ts";
 import { toDecimalMoney } from "./convert.ts";
 import { SpendUnsupportedError } from "./errors.ts";
-import {
-  checkMoney,
-  type DecimalMoney,
-  fromStripeChargeAmount,
-  fromStripePayoutAmount,
-  toStripeAmount,
-} from "./money.ts";
+import { type DecimalMoney, fromStripeChargeAmount, fromStripePayoutAmount, toStripeAmount } from "./money.ts";
 import { translateFailure } from "./refusal.ts";
 import { authorizationName } from "./stable-key.ts";
 import { errorContext, moneyFrom, requireSpend, type StripeCall } from "./stripe-call.ts";
@@ -45,7 +40,7 @@ export async function amountOf(call: StripeCall, source: AmountSource): Promise<
 export function statedMost(call: StripeCall): DecimalMoney | undefined {
   const upTo = call.spend?.upTo;
   if (upTo === undefined) return undefined;
-  checkMoney(upTo, "upTo");
+  checkUpTo(upTo);
   try {
     toStripeAmount(upTo);
   } catch (cause) {

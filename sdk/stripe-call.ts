@@ -1,12 +1,13 @@
 import { type Authorization, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
 import type { SpendOption } from "./context.ts";
 import type { ControlPlane } from "./control-plane.ts";
-import { SpendAlreadyCommittedError, SpendIdentityMissingError } from "./errors.ts";
+import { SpendAlreadyCommittedError, SpendIdentityMissingError, SpendUnsupportedError } from "./errors.ts";
 import { type DecimalMoney, fromStripeAmount } from "./money.ts";
 import { translateFailure } from "./refusal.ts";
 import { halfJitter, type Runtime, sleep } from "./runtime.ts";
 import type { BindResult, Settlements } from "./settlement.ts";
 import type { Decision, Grant, SpendRequest } from "./spend.ts";
+import { stableKey } from "./stable-key.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
 import { bodyFingerprint, type FormField, isExpand } from "./stripe-request.ts";
 import { type Exchange, isRecord, sendToStripe, type StripeTarget } from "./stripe-send.ts";
@@ -40,6 +41,8 @@ export interface StripeCall {
   readonly vendorDeadlineMs: number;
   /** A reading of the clock: how long to wait for a grant. */
   readonly deadline: number;
+  /** What the application said about how the request is to be sent. */
+  readonly ownSending: { readonly key: string | undefined; readonly retries: unknown };
   /** Sends the application's own request as it came, for writes that are safe to repeat. */
   readonly passOn: () => Promise<StripeAnswer>;
 }
@@ -55,6 +58,37 @@ export interface GuardedCall extends StripeCall {
 export function requireSpend(call: StripeCall): SpendOption {
   if (call.spend === undefined) throw new SpendIdentityMissingError(call.endpoint);
   return call.spend;
+}
+
+/**
+ * Refuses a key or a number of repeats of the application's own where the guard sends under the grant's key: dropped
+ * silently, they would let somebody believe that another key is another charge. The stable key itself is no other.
+ */
+export function refuseOwnSending({ endpoint, ownSending, spend }: StripeCall): void {
+  const { key, retries } = ownSending;
+  if (key !== undefined && !isStableKey(key, spend)) {
+    throw new SpendUnsupportedError(
+      endpoint,
+      "came with an idempotencyKey of its own, which would not be used: the guard sends the one key of the spend, so " +
+        "that every retry has the same",
+      "Leave idempotencyKey out; what makes it another charge belongs into spend.purpose or spend.billingPeriod.",
+    );
+  }
+  if (retries !== undefined) {
+    throw new SpendUnsupportedError(
+      endpoint,
+      "came with maxNetworkRetries, which would not be used: the guard itself sends again, where that is safe",
+      "Leave maxNetworkRetries out; vendorDeadlineMs of createHoldfast says for how long the guard tries.",
+    );
+  }
+}
+
+function isStableKey(key: string, spend: SpendOption | undefined): boolean {
+  if (spend === undefined) return false;
+  const { customerId, billingPeriod, purpose, retryAfterGeneration = 0 } = spend;
+  return [1, retryAfterGeneration + 1].some(
+    (generation) => key === stableKey(customerId, billingPeriod, purpose, generation),
+  );
 }
 
 export function spendRequest(call: GuardedCall, settlement: Settlement): SpendRequest {

@@ -26,6 +26,8 @@ import { withoutOwnHeaders } from "./stripe-send.ts";
 export interface StripeCallScope {
   readonly spend: SpendOption | undefined;
   readonly signal: AbortSignal | undefined;
+  /** What the call says of its own repeats. */
+  readonly ownRetries: unknown;
   /** The typed errors behind the refusals that were answered, by their request id. */
   readonly refusals: Map<string, Error>;
   /** The key of each passed-on write: some versions of Stripe's client send it again without one. */
@@ -150,6 +152,7 @@ function callOf(
       timeoutMs: timeout > 0 ? timeout : Number.POSITIVE_INFINITY,
     },
     deadline: settings.runtime.clock.now() + settings.timeoutMs,
+    ownSending: { key: ownKey(headers), retries: scope?.ownRetries },
     passOn: () => passOn(() => pass(wire)),
   };
 }
@@ -206,6 +209,12 @@ function passedHeaders(
   const certain = key ?? `holdfast-pass-${runtime.random.hex128()}`;
   scope?.passedKeys.set(request, certain);
   return own === certain ? headers : { ...headers, "Idempotency-Key": certain };
+}
+
+/** The key that the application gave. The one that Stripe's client makes for its own repeats is not the application's. */
+function ownKey(headers: Record<string, unknown>): string | undefined {
+  const found = Object.entries(headers).find(([name]) => name.toLowerCase() === "idempotency-key")?.[1];
+  return typeof found === "string" && found !== "" && !found.startsWith("stripe-node-retry-") ? found : undefined;
 }
 
 function vendorAccount(headers: Record<string, unknown>): string {

@@ -9,6 +9,7 @@ import {
   moneyFrom,
   readCommitted,
   readObject,
+  refuseOwnSending,
   type StripeCall,
   stringField,
 } from "./stripe-call.ts";
@@ -31,6 +32,7 @@ type StepPlan = Extract<Plan, { flow: "step" }>;
  */
 export async function payByStep(call: StripeCall, plan: StepPlan): Promise<StripeAnswer> {
   if (plan.step === "pay" && fieldValue(call.fields, "paid_out_of_band") === "true") return call.passOn();
+  refuseOwnSending(call);
   refusePartialCapture(call);
   refuseUnusableAmount(call);
   const { family, reference } = await objectOf(call, plan);

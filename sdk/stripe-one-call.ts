@@ -13,6 +13,7 @@ import {
   moneyFrom,
   readCommitted,
   refusalStatus,
+  refuseOwnSending,
   requireSpend,
   spendRequest,
   type StripeCall,
@@ -41,6 +42,7 @@ import { sendStep, type StepResult } from "./stripe-step.ts";
  * write. Throws a HoldfastError where there is no vendor answer to give.
  */
 export async function payByOneCall(stripeCall: StripeCall, plan: OneCallPlan): Promise<StripeAnswer> {
+  refuseOwnSending(stripeCall);
   const { money, refundOf } = await amountOf(stripeCall, plan.amount);
   const call: GuardedCall = { ...stripeCall, spend: requireSpend(stripeCall), money };
   const request: SpendRequest = {

@@ -16,6 +16,7 @@ import {
   moneyFrom,
   readCommitted,
   refusalStatus,
+  refuseOwnSending,
   requireSpend,
   spendRequest,
   type StripeCall,
@@ -46,6 +47,7 @@ const STEPS_MAX = 30;
  * answer to give.
  */
 export async function payByPaymentIntent(stripeCall: StripeCall): Promise<StripeAnswer> {
+  refuseOwnSending(stripeCall);
   const spend = requireSpend(stripeCall);
   const { money } = await amountOf(stripeCall, "body");
   const call: GuardedCall = { ...stripeCall, spend, money };

@@ -157,7 +157,8 @@ function isNamespace(value: object, depth: number): boolean {
 function wrapMethod(wrapping: Wrapping, owner: object, method: AnyFunction): AnyFunction {
   return (...args) => {
     const { spend, signal, rest } = takeSpend(args);
-    const scope: StripeCallScope = { spend, signal, refusals: new Map(), passedKeys: new Map() };
+    const ownRetries = retriesOf(args);
+    const scope: StripeCallScope = { spend, signal, ownRetries, refusals: new Map(), passedKeys: new Map() };
     return wrapResult(
       wrapping,
       scope,
@@ -179,6 +180,12 @@ function takeSpend(args: readonly unknown[]): {
   // An empty options object would be taken for parameters by older versions.
   const kept = Object.keys(options).length === 0 && last && index > 0 ? [] : [options];
   return { spend, signal, rest: [...args.slice(0, index), ...kept, ...args.slice(index + 1)] };
+}
+
+/** `maxNetworkRetries` of the request options, which only some versions of Stripe's client hand on to any hook. */
+function retriesOf(args: readonly unknown[]): unknown {
+  const options = args.findLast((arg) => typeof arg === "object" && arg !== null);
+  return options === undefined ? undefined : (options as { maxNetworkRetries?: unknown }).maxNetworkRetries;
 }
 
 function wrapResult(wrapping: Wrapping, scope: StripeCallScope, result: unknown): unknown {

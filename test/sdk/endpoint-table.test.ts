@@ -44,8 +44,8 @@ const BEFORE: Readonly<Record<string, Readonly<Record<string, object>>>> = {
   "POST /v1/charges/:id/capture": { charges: { status: "succeeded", captured: false, payment_intent: null } },
 };
 
-/** How the request names its spend: in the call, not at all, or by an object that belongs to one. */
-type Naming = "named" | "unnamed" | "bound";
+/** How the request names its spend: in the call with `upTo` or without, not at all, or by an object that belongs to one. */
+type Naming = "named" | "unpriced" | "unnamed" | "bound";
 
 interface Seen {
   readonly refusal: string | undefined;
@@ -76,7 +76,8 @@ async function send(endpoint: string, naming: Naming): Promise<Seen> {
       : stripe.rawRequest(method, target, params as Record<string, unknown>);
   let refusal: string | undefined;
   try {
-    await (naming === "named" ? holdfast.withSpend({ ...SPEND, upTo: UP_TO }, call) : call());
+    if (naming === "named") await holdfast.withSpend({ ...SPEND, upTo: UP_TO }, call);
+    else await (naming === "unpriced" ? holdfast.withSpend(SPEND, call) : call());
   } catch (error) {
     refusal = (error as { code?: string }).code ?? String(error);
   }
@@ -160,7 +161,8 @@ describe("every Stripe write of the table", () => {
         }
         const named = await send(endpoint, "named");
         const bound = isAboutAnObject(endpoint) ? describeSeen(await send(endpoint, "bound")) : "";
-        lines.push(`| \`${endpoint}\` | ${describeSeen(named)} | ${describeSeen(unnamed)} | ${bound} |`);
+        const upTo = named.refusal === undefined ? await needOfUpTo(endpoint) : "";
+        lines.push(`| \`${endpoint}\` | ${upTo} | ${describeSeen(named)} | ${describeSeen(unnamed)} | ${bound} |`);
         // Nothing that moves money reaches the vendor without a grant.
         if (effect === "none") continue;
         expect(writes(unnamed), endpoint).toEqual([]);
@@ -170,15 +172,17 @@ describe("every Stripe write of the table", () => {
       }
       if (lines.length > 0) {
         const title = TITLES[effect] ?? "Writes that end an object";
-        const head = "| Endpoint | With a spend | Without one | On an object of an open spend |";
-        sections.push(`## ${title}\n\n${head}\n| --- | --- | --- | --- |\n${lines.toSorted().join("\n")}`);
+        const head = "| Endpoint | `upTo` | With a spend | Without one | On an object of an open spend |";
+        sections.push(`## ${title}\n\n${head}\n| --- | --- | --- | --- | --- |\n${lines.toSorted().join("\n")}`);
       }
     }
     const page = [
       "# What the guard does with every Stripe write",
       "Written by `test/sdk/endpoint-table.test.ts` from what it saw between the guard, the control plane and the vendor: " +
         "one request is sent for each endpoint, with a spend (and `upTo`), without one, and on an object that belongs " +
-        'to an open spend. "own key" is the key of the application or of Stripe\'s client. A stable key with a suffix ' +
+        'to an open spend. `upTo` is "needed" where only the caller can say what the call may cost at most; elsewhere ' +
+        "the guard takes the amount from the request, from the object or from Stripe's preview, and refuses the call if " +
+        'that is more than a stated `upTo`. "own key" is the key of the application or of Stripe\'s client. A stable key with a suffix ' +
         "belongs to a later step of an object. What happens when an answer is lost, a card is declined or a process is " +
         "killed on the way is shown by the other tests of `test/sdk` and by `test/crash`.",
       ...sections,
@@ -187,6 +191,12 @@ describe("every Stripe write of the table", () => {
     await expect(`${page}\n`).toMatchFileSnapshot("../../sdk/STRIPE-ENDPOINTS.md");
   }, 120_000);
 });
+
+/** Whether the call with a spend is refused unless it states `upTo`. */
+async function needOfUpTo(endpoint: string): Promise<string> {
+  const { refusal } = await send(endpoint, "unpriced");
+  return refusal === undefined ? "" : "needed";
+}
 
 function writes({ vendor }: Seen): readonly StubRequest[] {
   return vendor.filter(({ method, path }) => method !== "GET" && !path.includes("create_preview"));

@@ -15,6 +15,7 @@ const wrong: [string, object, string][] = [
   ["an empty address", { baseUrl: "", vaultKey }, "baseUrl"],
   ["a token in the address", { baseUrl: "https://vk@holdfast", vaultKey }, "vaultKey"],
   ["a query in the address", { baseUrl: "https://holdfast?x=1", vaultKey }, "baseUrl"],
+  ["a path in the address", { baseUrl: "https://holdfast:8443/holdfast", vaultKey }, 'Use "https://holdfast:8443"'],
   ["plain HTTP to another machine", { baseUrl: "http://holdfast:8080", vaultKey }, "allowPlaintext"],
   [
     "plain HTTP to a name that only begins like the own machine",
@@ -70,6 +71,7 @@ describe("createHoldfast", () => {
   it.each<Partial<HoldfastOptions>>([
     { baseUrl },
     { baseUrl: "http://localhost:8080" },
+    { baseUrl: `${baseUrl}/` },
     { baseUrl: "http://127.0.0.1:8080" },
     { baseUrl: "http://127.8.9.10" },
     { baseUrl: "http://[::1]:8080" },

@@ -48,13 +48,6 @@ describe("a PaymentIntent with confirm: true", () => {
     expect(world.charges()).toBe(1);
   });
 
-  it("uses the grant's key whatever key the caller gives", async () => {
-    await world
-      .stripe()
-      .paymentIntents.create({ ...PAYMENT }, { spend: SPEND, idempotencyKey: "random", maxNetworkRetries: 3 });
-    expect(world.posts()).toEqual([CREATE, CONFIRM]);
-  });
-
   it("is answered with the real object when it was charged before", async () => {
     const first = await pay();
     const again = await pay();

@@ -86,7 +86,7 @@ export async function startWorld({ time: kind = "flows" }: { time?: "flows" | "s
 }
 
 /** A transport whose calls hold the time back, and which end by this time alone. */
-function timedTransport(time: VirtualTime, transport: Transport): Transport {
+export function timedTransport(time: VirtualTime, transport: Transport): Transport {
   return {
     unary: (method, signal, timeoutMs, ...rest) =>
       time.during(transport.unary(method, signal, undefined, ...rest), timeoutMs),
@@ -97,7 +97,11 @@ function timedTransport(time: VirtualTime, transport: Transport): Transport {
 // Only guards against hanging: requests end by the virtual time.
 const SOCKET_TIMEOUT_MS = 60_000;
 
-function stripeAt(time: VirtualTime, { host, port }: { host: string; port: number }): Stripe {
+/** A client whose requests hold the time back, and end by it. */
+export function stripeAt(
+  time: VirtualTime,
+  { host, port, protocol = "http" }: { host: string; port: number; protocol?: "http" | "https" },
+): Stripe {
   const inner = Stripe.createNodeHttpClient() as unknown as StripeHttpClient;
   const client: StripeHttpClient = {
     getClientName: () => inner.getClientName(),
@@ -122,7 +126,7 @@ function stripeAt(time: VirtualTime, { host, port }: { host: string; port: numbe
     },
   };
   const httpClient = client as unknown as Stripe.HttpClient;
-  return new Stripe("sk_test_1", { host, port, protocol: "http", telemetry: false, httpClient });
+  return new Stripe("sk_test_1", { host, port, protocol, telemetry: false, httpClient });
 }
 
 /** What a promise was rejected with. */
