@@ -7,13 +7,14 @@ import pino from "pino";
 import type { Config } from "./config.ts";
 import { HoldfastError } from "./domain/errors.ts";
 import type { AuthorizeCommand, AuthorizeDecision, CommitCommand } from "./domain/spend.ts";
+import { auditMethods } from "./rpc/audit.ts";
 import { authGate, principalInterceptor, tokenHash } from "./rpc/auth.ts";
 import { authorizationMethods } from "./rpc/authorizations.ts";
 import { capMethods } from "./rpc/caps.ts";
 import { contradictionMethods } from "./rpc/contradictions.ts";
 import { errorInterceptor } from "./rpc/errors.ts";
 import { increaseHoldMethod } from "./rpc/increase-hold.ts";
-import { leaseMethods } from "./rpc/lease.ts";
+import { leaseAdminMethods, leaseMethods } from "./rpc/lease.ts";
 import { startListener } from "./rpc/listener.ts";
 import { reconcileMethods } from "./rpc/reconcile.ts";
 import { resolveMethods } from "./rpc/resolve.ts";
@@ -253,6 +254,8 @@ function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => 
       ...authorizationMethods(database),
       ...resolveMethods({ database, commits }),
       ...contradictionMethods(database),
+      ...leaseAdminMethods(database),
+      ...auditMethods(database),
     });
     health.routes(router);
     createReflection(services)(router);

@@ -1,6 +1,7 @@
 import { create } from "@bufbuild/protobuf";
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import type { ServiceImpl } from "@connectrpc/connect";
+import type { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
 import {
   type BillingLease as BillingLeaseMessage,
   BillingLeaseSchema,
@@ -8,11 +9,13 @@ import {
   LeaseOutcome,
   type SpendControlService,
 } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
+import { HoldfastError } from "../domain/errors.ts";
 import type { BillingLease, LeaseCommand } from "../domain/lease.ts";
 import type { Database } from "../store/database.ts";
 import * as store from "../store/lease.ts";
 import { type Principal, principalOf } from "./auth.ts";
 import { millisecondsFrom, timestampMessage } from "./convert.ts";
+import { cutPage, decodePageToken, pageSize } from "./page.ts";
 import { currentTraceId } from "./trace.ts";
 
 type LeaseMethods = Pick<
@@ -59,6 +62,40 @@ export function leaseMethods(database: Database): LeaseMethods {
         completed: request.outcome === LeaseOutcome.COMPLETED,
       });
       return { released: result.released, ...withLease(result.lease) };
+    },
+  };
+}
+
+/** What operators see and do of billing leases. */
+export function leaseAdminMethods(
+  database: Database,
+): Pick<ServiceImpl<typeof AdminService>, "listBillingLeases" | "reopenBillingLease"> {
+  return {
+    async listBillingLeases(request, context) {
+      const { workspace } = principalOf(context.values);
+      const size = pageSize(request.pageSize);
+      const [lease, billingPeriod = ""] = decodePageToken(request.pageToken, 2) ?? [];
+      const rows = await store.listBillingLeases(database, workspace, {
+        lease: request.lease || undefined,
+        after: lease === undefined ? undefined : { lease, billingPeriod },
+        limit: size + 1,
+      });
+      const page = cutPage(rows, size, (last) => [last.lease, last.billingPeriod]);
+      return { billingLeases: page.rows.map(leaseMessage), nextPageToken: page.nextPageToken };
+    },
+    async reopenBillingLease(request, context) {
+      const { workspace, id } = principalOf(context.values);
+      const { lease, billingPeriod, reason } = request;
+      const command = { lease, billingPeriod, reason, operatorId: id, traceId: currentTraceId() ?? "" };
+      const result = await store.reopenBillingLease(database, workspace, command);
+      if (result.lease === undefined) {
+        throw new HoldfastError(
+          "NOT_FOUND",
+          `There is no billing lease ${lease} of ${billingPeriod}. ListBillingLeases shows which there are.`,
+          { metadata: { lease, billing_period: billingPeriod } },
+        );
+      }
+      return { billingLease: leaseMessage(result.lease) };
     },
   };
 }

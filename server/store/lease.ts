@@ -26,6 +26,22 @@ const releaseStatement = statement(
      $8::text) as f`,
 );
 
+const listStatement = statement(
+  "list_billing_leases",
+  `select ${leaseColumns} from (
+     select t as lease_row from holdfast.billing_leases t
+     where t.workspace_id = $1::text and ($2::text is null or t.lease = $2::text)
+       and ($3::text is null or (t.lease, t.billing_period) > ($3::text, $4::text))
+     order by t.lease, t.billing_period limit $5::integer
+   ) f order by (f.lease_row).lease, (f.lease_row).billing_period`,
+);
+
+const reopenStatement = statement(
+  "reopen_billing_lease",
+  `select f.reopened as done, ${leaseColumns}
+   from holdfast.reopen_billing_lease($1::text, $2::text, $3::text, $4::text, $5::text, $6::text) as f`,
+);
+
 interface LeaseRow {
   readonly lease: string | null;
   readonly billing_period: string;
@@ -94,6 +110,39 @@ export async function releaseBillingLease(
   const [row] = await run<LeaseRow & { done: boolean }>(database, releaseStatement, values);
   if (row === undefined) throw new Error("release_billing_lease returned no row");
   return { released: row.done, lease: readLease(row) };
+}
+
+export interface LeaseFilter {
+  readonly lease: string | undefined;
+  /** The last one of the page before. */
+  readonly after: Pick<BillingLease, "lease" | "billingPeriod"> | undefined;
+  readonly limit: number;
+}
+
+/** By job, then by period. */
+export async function listBillingLeases(
+  database: Database,
+  workspace: string,
+  { lease, after, limit }: LeaseFilter,
+): Promise<BillingLease[]> {
+  const values = [workspace, lease ?? null, after?.lease ?? null, after?.billingPeriod ?? null, limit];
+  return (await run<LeaseRow>(database, listStatement, values)).map(readLease).filter((row) => row !== undefined);
+}
+
+/** Opens a completed job of a period again. The lease is undefined if there is none; `reopened` is false if it is open. */
+export async function reopenBillingLease(
+  database: Database,
+  workspace: string,
+  command: Pick<LeaseCommand, "lease" | "billingPeriod" | "traceId"> & {
+    readonly operatorId: string;
+    readonly reason: string;
+  },
+): Promise<{ readonly reopened: boolean; readonly lease: BillingLease | undefined }> {
+  const { lease, billingPeriod, operatorId, reason, traceId } = command;
+  const values = [workspace, lease, billingPeriod, operatorId, reason, traceId];
+  const [row] = await run<LeaseRow & { done: boolean }>(database, reopenStatement, values);
+  if (row === undefined) throw new Error("reopen_billing_lease returned no row");
+  return { reopened: row.done, lease: readLease(row) };
 }
 
 function readLease(row: LeaseRow): BillingLease | undefined {

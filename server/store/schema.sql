@@ -374,6 +374,8 @@ CREATE INDEX contradictions_open_idx ON holdfast.contradictions USING btree (wor
 
 -- function holdfast.renew_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_token bigint, p_ttl interval, p_actor_id text, p_trace_id text) returns TABLE(renewed boolean, lease_row billing_leases, remaining_ms bigint)
 
+-- function holdfast.reopen_billing_lease(p_workspace text, p_lease text, p_period text, p_operator_id text, p_reason text, p_trace_id text) returns TABLE(reopened boolean, lease_row billing_leases)
+
 -- function holdfast.report_reconciliation(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_finding text, p_vendor_reference text, p_vendor_state text, p_note text, p_follow_for interval, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
 
 -- function holdfast.report_unknown(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_reason text, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)

@@ -111,3 +111,30 @@ begin
   return query select v_released, l;
 end
 $$;
+
+-- Opens a completed job of a period again, on an operator's word. Its spends stay what they are.
+create function holdfast.reopen_billing_lease(
+  p_workspace text, p_lease text, p_period text, p_operator_id text, p_reason text, p_trace_id text
+) returns table (reopened boolean, lease_row holdfast.billing_leases)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  l holdfast.billing_leases;
+  v_reopened boolean;
+begin
+  select t.* into l from holdfast.billing_leases t
+    where t.workspace_id = p_workspace and t.lease = p_lease and t.billing_period = p_period for update;
+  v_reopened := found and l.completed;
+  if v_reopened then
+    update holdfast.billing_leases t set completed = false
+      where t.workspace_id = p_workspace and t.lease = p_lease and t.billing_period = p_period
+      returning t.* into l;
+    perform holdfast.append_audit(
+      p_workspace, holdfast.clock(), 'lease.reopened', 'operator', p_operator_id, p_trace_id,
+      jsonb_build_object(
+        'lease', p_lease, 'billing_period', p_period, 'fencing_token', l.fencing_token, 'note', p_reason));
+  end if;
+  return query select v_reopened, l;
+end
+$$;

@@ -1,0 +1,40 @@
+import type { Money } from "./money.ts";
+import type { AuthorizationId } from "./spend.ts";
+
+/** Where an event stands: its transaction, and its number in it. */
+export interface AuditPosition {
+  readonly xid: string;
+  readonly n: number;
+}
+
+/** One decision or change. Times are microseconds since 1970 on the database clock. */
+export interface AuditEvent extends AuditPosition {
+  readonly eventTime: bigint;
+  readonly kind: string;
+  readonly actorKind: "vault_key" | "operator" | "server";
+  readonly actorId: string;
+  readonly authorization: AuthorizationId | undefined;
+  readonly customerId: string;
+  readonly billingPeriod: string;
+  readonly purpose: string;
+  readonly attemptId: string;
+  readonly amount: Money | undefined;
+  readonly disposition: string;
+  readonly reason: string;
+  readonly traceId: string;
+  /** The figures as JSON text: a number may be too large for JavaScript. */
+  readonly detail: string;
+}
+
+/** What is set must match. */
+export interface AuditFilter {
+  readonly startTime: bigint | undefined;
+  readonly endTime: bigint | undefined;
+  /** A kind, or what stands before its dot. */
+  readonly kind: string | undefined;
+  readonly actor: Pick<AuditEvent, "actorKind" | "actorId"> | undefined;
+  readonly authorization: AuthorizationId | undefined;
+  readonly customerId: string | undefined;
+  readonly disposition: string | undefined;
+  readonly traceId: string | undefined;
+}

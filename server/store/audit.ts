@@ -1,0 +1,135 @@
+import type { AuditEvent, AuditFilter, AuditPosition } from "../domain/audit.ts";
+import { toMicros } from "../domain/money.ts";
+import { epochMicros } from "./authorization.ts";
+import { type Database, run, statement } from "./database.ts";
+
+const matching = `e.workspace_id = $1::text
+   and ($2::bigint is null or e.event_time >= timestamptz 'epoch' + $2::bigint * interval '1 microsecond')
+   and ($3::bigint is null or e.event_time < timestamptz 'epoch' + $3::bigint * interval '1 microsecond')
+   and ($4::text is null or e.kind = $4::text or starts_with(e.kind, $4::text || '.'))
+   and ($5::text is null or (e.actor_kind = $5::text and e.actor_id = $6::text))
+   and ($7::text is null or (e.spend_key = $7::text and e.generation = $8::integer))
+   and ($9::text is null or e.customer_id = $9::text)
+   and ($10::text is null or e.disposition = $10::text)
+   and ($11::text is null or e.trace_id = $11::text)`;
+
+// Everything below the oldest transaction that still runs is there for good: no event can appear before it any more.
+const horizon = `with h as materialized (select pg_snapshot_xmin(pg_current_snapshot()) as horizon)
+   select h.horizon::text as horizon, p.* from h left join lateral`;
+
+const columns = `e.xid::text as xid, e.n, ${epochMicros("e.event_time")} as event_time, e.kind, e.actor_kind, e.actor_id,
+     e.spend_key, e.generation, e.customer_id, e.billing_period, e.purpose, e.attempt_id, e.currency, e.amount_micros,
+     e.disposition, e.reason, e.trace_id, e.detail::text as detail`;
+
+const oldestFirstStatement = statement(
+  "list_audit_events",
+  `${horizon} (
+     select ${columns} from holdfast.audit_events e
+     where ${matching} and e.xid < h.horizon and ($12::text is null or (e.xid, e.n) > ($12::text::xid8, $13::integer))
+     order by e.xid, e.n limit $14::integer
+   ) p on true order by p.xid::xid8, p.n`,
+);
+
+const newestFirstStatement = statement(
+  "list_audit_events_newest_first",
+  `${horizon} (
+     select ${columns} from holdfast.audit_events e
+     where ${matching} and ($12::text is null or (e.xid, e.n) < ($12::text::xid8, $13::integer))
+     order by e.xid desc, e.n desc limit $14::integer
+   ) p on true order by p.xid::xid8 desc, p.n desc`,
+);
+
+interface EventRow {
+  readonly horizon: string;
+  /** Null where nothing matches. */
+  readonly xid: string | null;
+  readonly n: number;
+  readonly event_time: bigint;
+  readonly kind: string;
+  readonly actor_kind: AuditEvent["actorKind"];
+  readonly actor_id: string;
+  readonly spend_key: string | null;
+  readonly generation: number | null;
+  readonly customer_id: string | null;
+  readonly billing_period: string | null;
+  readonly purpose: string | null;
+  readonly attempt_id: string | null;
+  readonly currency: string | null;
+  readonly amount_micros: bigint | null;
+  readonly disposition: string | null;
+  readonly reason: string | null;
+  readonly trace_id: string;
+  readonly detail: string;
+}
+
+export interface AuditQuery {
+  readonly filter: AuditFilter;
+  readonly newestFirst: boolean;
+  /** The last event of the page before. */
+  readonly after: AuditPosition | undefined;
+  readonly limit: number;
+}
+
+export interface AuditRead {
+  readonly events: readonly AuditEvent[];
+  /** The last position that no event can be added at or before any more. */
+  readonly seen: AuditPosition;
+}
+
+/**
+ * Events in the order of their positions. Oldest first, none that a running transaction may still add is passed over:
+ * what comes after it is shown when it has ended. Newest first, everything is shown at once, and nobody goes on from there.
+ */
+export async function listAuditEvents(database: Database, workspace: string, query: AuditQuery): Promise<AuditRead> {
+  const { filter, after } = query;
+  const rows = await run<EventRow>(database, query.newestFirst ? newestFirstStatement : oldestFirstStatement, [
+    workspace,
+    filter.startTime ?? null,
+    filter.endTime ?? null,
+    filter.kind ?? null,
+    filter.actor?.actorKind ?? null,
+    filter.actor?.actorId ?? null,
+    filter.authorization?.spendKey ?? null,
+    filter.authorization?.generation ?? null,
+    filter.customerId ?? null,
+    filter.disposition ?? null,
+    filter.traceId ?? null,
+    after?.xid ?? null,
+    after?.n ?? null,
+    query.limit,
+  ]);
+  const first = rows[0];
+  if (first === undefined) throw new Error("list_audit_events returned no row");
+  return {
+    events: rows.map(readEvent).filter((event) => event !== undefined),
+    seen: { xid: `${BigInt(first.horizon) - 1n}`, n: 2_147_483_647 },
+  };
+}
+
+function readEvent(row: EventRow): AuditEvent | undefined {
+  if (row.xid === null) return undefined;
+  return {
+    xid: row.xid,
+    n: row.n,
+    eventTime: row.event_time,
+    kind: row.kind,
+    actorKind: row.actor_kind,
+    actorId: row.actor_id,
+    authorization:
+      row.spend_key === null || row.generation === null
+        ? undefined
+        : { spendKey: row.spend_key, generation: row.generation },
+    customerId: row.customer_id ?? "",
+    billingPeriod: row.billing_period ?? "",
+    purpose: row.purpose ?? "",
+    attemptId: row.attempt_id ?? "",
+    amount:
+      row.currency === null || row.amount_micros === null
+        ? undefined
+        : { currency: row.currency, micros: toMicros(row.amount_micros) },
+    disposition: row.disposition ?? "",
+    reason: row.reason ?? "",
+    traceId: row.trace_id,
+    detail: row.detail,
+  };
+}
