@@ -85,7 +85,7 @@ export function invalidRequest(message: string, cause?: unknown): RpcFailure {
   return new RpcFailure({ message, code: Code.InvalidArgument, reason: "INVALID_FIELD", neverSent: true, cause });
 }
 
-const RETRYABLE_REASONS = new Set(["OUTCOME_UNKNOWN", "DATABASE_UNAVAILABLE", "QUEUE_FULL"]);
+const RETRYABLE_REASONS = new Set(["OUTCOME_UNKNOWN", "DATABASE_UNAVAILABLE", "STORAGE_FULL", "QUEUE_FULL"]);
 // Without a reason the failure is the transport's: the connection was refused, reset, ended by a restart, or somebody
 // in between answered in another language.
 const RETRYABLE_TRANSPORT_CODES = new Set([

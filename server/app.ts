@@ -204,21 +204,29 @@ function authorizeQueue(pool: pg.Pool, config: Config): AuthorizeQueue {
   return new GroupCommit({
     name: "authorize",
     run: (workspace, commands) => authorizeBatch(pool, workspace, commands),
-    classify: batchRemedy,
-    translate: refusalFor,
-    batchMax: config.batchMax,
-    queueMax: config.queueMax,
+    // What decides which caps apply, as far as one vault key usually varies; a cap may also be of one customer.
+    keysOf: ({ vaultKeyId, endpoint, direction, spend: { customerId, purpose } }) => {
+      const policy = [vaultKeyId, endpoint, direction, purpose].join("\n");
+      return [policy, `${policy}\n${customerId}`];
+    },
+    ...queueLimits(config),
   });
+}
+
+// Longer than a batch waits for a lock, so that it is not taken for one that has died.
+const stalledMs = 2000;
+
+function queueLimits({ batchMax, queueMax, poolSize }: Config) {
+  const sideMax = Math.max(1, Math.floor(poolSize / 5));
+  return { classify: batchRemedy, translate: refusalFor, batchMax, queueMax, sideMax, stalledMs };
 }
 
 function commitQueue(pool: pg.Pool, config: Config): CommitQueue {
   return new GroupCommit({
     name: "commit",
     run: (workspace, commands) => commitBatch(pool, workspace, commands),
-    classify: batchRemedy,
-    translate: refusalFor,
-    batchMax: config.batchMax,
-    queueMax: config.queueMax,
+    keysOf: ({ actor, authorization }) => [actor.id, `${actor.id}\n${authorization.spendKey}`],
+    ...queueLimits(config),
   });
 }
 

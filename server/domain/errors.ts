@@ -22,7 +22,8 @@ export type ErrorReasonName =
   | "DATABASE_UNAVAILABLE"
   | "AMOUNT_OUT_OF_RANGE"
   | "INTERNAL"
-  | "RECOVERY_REQUIRED";
+  | "RECOVERY_REQUIRED"
+  | "STORAGE_FULL";
 
 export interface HoldfastErrorOptions {
   readonly metadata?: Readonly<Record<string, string>>;

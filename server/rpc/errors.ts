@@ -39,6 +39,7 @@ export const codeOfReason = {
   AMOUNT_OUT_OF_RANGE: Code.OutOfRange,
   INTERNAL: Code.Internal,
   RECOVERY_REQUIRED: Code.FailedPrecondition,
+  STORAGE_FULL: Code.Unavailable,
 } as const satisfies Record<ErrorReasonName, Code>;
 
 /** What is wrong with one field. `field` is a path in the request, for example `requests[3].spend.purpose`. */
@@ -88,19 +89,32 @@ export function toRequestError(error: unknown, log: ErrorLog): RequestError {
 
 /**
  * Lets only `ConnectError`s out, and does not start a handler for a call that is already over: a stream that was
- * reset or whose deadline has passed must not cost a transaction.
+ * reset or whose deadline has passed must not cost a transaction. A call is answered at its deadline, also while the
+ * database is silent; what its handler has begun goes on.
  */
 export function errorInterceptor(log: ErrorLog): Interceptor {
   return (next) => async (request) => {
     if (request.signal.aborted) throw abortError(request.signal);
     try {
-      const response = await next(request);
+      const response = request.stream ? await next(request) : await unlessAborted(next(request), request.signal);
       if (!response.stream) return response;
       return { ...response, message: translateStream(response.message, log, request.signal) };
     } catch (error) {
       throw toConnectError(error, log, request.signal);
     }
   };
+}
+
+async function unlessAborted<Answer>(answer: Promise<Answer>, signal: AbortSignal): Promise<Answer> {
+  const { promise, resolve, reject } = Promise.withResolvers<Answer>();
+  const abort = (): void => reject(abortError(signal));
+  signal.addEventListener("abort", abort);
+  answer.then(resolve, reject);
+  try {
+    return await promise;
+  } finally {
+    signal.removeEventListener("abort", abort);
+  }
 }
 
 async function* translateStream<T>(messages: AsyncIterable<T>, log: ErrorLog, signal: AbortSignal): AsyncIterable<T> {

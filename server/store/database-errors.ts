@@ -70,6 +70,16 @@ export function requiresRecovery(error: unknown): boolean {
   return sqlStateOf(error) === "HF001";
 }
 
+/** No room on the disk for what a statement would have written; the server goes on answering what writes nothing. */
+export function isStorageFull(error: unknown): boolean {
+  return sqlStateOf(error) === "53100";
+}
+
+/** Somebody else kept a lock for longer than a statement may wait. */
+export function isLockTimeout(error: unknown): boolean {
+  return sqlStateOf(error) === "55P03";
+}
+
 /** The database closes the connection right after this error. Not by severity: that one is in its language. */
 export function endsConnection(error: unknown): boolean {
   return /^(57P0[1-5]|25P0[34]|08)/.test(sqlStateOf(error) ?? "");

@@ -1,6 +1,6 @@
 import { HoldfastError } from "../domain/errors.ts";
 import type { Database } from "./database.ts";
-import { classifyDatabaseError, requiresRecovery } from "./database-errors.ts";
+import { classifyDatabaseError, isLockTimeout, isStorageFull, requiresRecovery } from "./database-errors.ts";
 
 /** What a failed statement means for a caller: a refusal that says whether it may repeat, else the error itself. */
 export function refusalFor(error: unknown): unknown {
@@ -10,6 +10,13 @@ export function refusalFor(error: unknown): unknown {
       "The database was restored, promoted or replaced, and earlier grants may be missing; nothing was done. " +
         'Nothing is granted until an operator has run "holdfast recover".',
       { cause: error },
+    );
+  }
+  if (isStorageFull(error)) {
+    return new HoldfastError(
+      "STORAGE_FULL",
+      "The disk of the database is full; nothing was done. Free some space, and repeat the request.",
+      { cause: error, retryAfterMs: 5000 },
     );
   }
   switch (classifyDatabaseError(error)) {
@@ -31,9 +38,13 @@ export function refusalFor(error: unknown): unknown {
   }
 }
 
-/** What a failed batch is worth: repeated, taken apart to spare the neighbours of one bad command, or given up. */
-export function batchRemedy(error: unknown): "retry" | "split" | "fail" {
+/**
+ * What a failed batch is worth: repeated, taken apart to spare the neighbours of one bad command or of one that waits
+ * for a lock, or given up.
+ */
+export function batchRemedy(error: unknown): "retry" | "split" | "isolate" | "fail" {
   if (requiresRecovery(error)) return "fail";
+  if (isLockTimeout(error)) return "isolate";
   switch (classifyDatabaseError(error)) {
     case "retryable":
       return "retry";

@@ -1,4 +1,4 @@
-import { expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { HoldfastError } from "../../server/domain/errors.ts";
 import { GroupCommit, type GroupCommitOptions } from "../../server/store/group-commit.ts";
 
@@ -172,4 +172,108 @@ test("idle resolves when everything submitted has been answered", async () => {
   batches[0]?.answer();
   await Promise.all([first, waited]);
   expect(idle).toBe(true);
+});
+
+describe("a lock that somebody else keeps", () => {
+  const locked = new Error("locked");
+  const rule = {
+    classify: (error: unknown) => (error === locked ? "isolate" : "fail"),
+    // "a1-x": the key a1 of the policy a.
+    keysOf: (command: string) => [command.charAt(0), command.slice(0, 2)],
+    sideMax: 2,
+  } satisfies Partial<Options>;
+  const outcomes = async (all: readonly Promise<string>[]) =>
+    (await Promise.allSettled(all)).map((one) => (one.status === "fulfilled" ? one.value : one.reason));
+
+  test("refuses those who need it and nobody else, and afterwards they have a lane of their own", async () => {
+    const { run, batches, arrived } = gatedRun();
+    const commits = queue({ run, ...rule });
+    const all = ["a1-x", "b1-x", "a2-x", "c1-x"].map((one) => commits.submit("w", one, never));
+    // A's two customers are tried together, then each alone.
+    for (let n = 0; n < 6; n += 1) {
+      await arrived(n + 1);
+      if (batches[n]?.commands.some((one) => one.startsWith("a"))) batches[n]?.fail(locked);
+      else batches[n]?.answer();
+    }
+    expect(await outcomes(all)).toEqual([locked, "done b1-x", locked, "done c1-x"]);
+    const stopped = commits.submit("w", "a3-x", never);
+    await arrived(7);
+    const free = commits.submit("w", "b2-x", never);
+    await arrived(8);
+    batches[7]?.answer();
+    expect(await free).toBe("done b2-x");
+    batches[6]?.answer();
+    expect(await stopped).toBe("done a3-x");
+    // The lock is gone, and with it the lane.
+    await commits.idle();
+    const again = ["a4-x", "b4-x"].map((one) => commits.submit("w", one, never));
+    await arrived(9);
+    expect(batches[8]?.commands).toEqual(["a4-x", "b4-x"]);
+    batches[8]?.answer();
+    await Promise.all(again);
+  });
+
+  test("of one customer stops this customer only", async () => {
+    const seen: (readonly string[])[] = [];
+    const commits = queue({
+      ...rule,
+      run: async (_workspace, commands) => {
+        seen.push(commands);
+        if (commands.some((one) => one.startsWith("a2"))) throw locked;
+        return commands.map((one) => `done ${one}`);
+      },
+    });
+    const all = ["a1-x", "a2-x", "a3-x", "a2-y", "a4-x"].map((one) => commits.submit("w", one, never));
+    expect(await outcomes(all)).toEqual(["done a1-x", locked, "done a3-x", locked, "done a4-x"]);
+    seen.splice(0);
+    expect(await outcomes(["a1-y", "a2-z"].map((one) => commits.submit("w", one, never)))).toEqual([
+      "done a1-y",
+      locked,
+    ]);
+    expect(seen.toSorted()).toEqual([["a1-y"], ["a2-z"]]);
+  });
+
+  test("that everybody needs is found out by a few tries", async () => {
+    let tries = 0;
+    const commits = queue({
+      ...rule,
+      run: async () => {
+        tries += 1;
+        throw locked;
+      },
+    });
+    const all = Array.from({ length: 100 }, (_, n) => commits.submit("w", `a${n}`, never));
+    expect(new Set(await outcomes(all))).toEqual(new Set([locked]));
+    expect(tries).toBeLessThan(10);
+  });
+});
+
+test("a batch without an answer is overtaken, by no more than may be under way at once", async () => {
+  vi.useFakeTimers();
+  try {
+    const { run, batches, arrived } = gatedRun();
+    const commits = queue({ run, stalledMs: 1000, sideMax: 1 });
+    const all = [commits.submit("w", "a", never)];
+    await arrived(1);
+    all.push(commits.submit("w", "b", never));
+    await vi.advanceTimersByTimeAsync(999);
+    expect(batches).toHaveLength(1);
+    await vi.advanceTimersByTimeAsync(1);
+    expect(batches).toHaveLength(2);
+    all.push(commits.submit("w", "c", never));
+    await vi.advanceTimersByTimeAsync(10_000);
+    expect(batches).toHaveLength(2);
+    let idle = false;
+    void commits.idle().then(() => (idle = true));
+    batches[1]?.answer();
+    await arrived(3);
+    batches[2]?.answer();
+    await all[2];
+    expect(idle).toBe(false);
+    batches[0]?.answer();
+    expect(await Promise.all(all)).toEqual(["done a", "done b", "done c"]);
+    await commits.idle();
+  } finally {
+    vi.useRealTimers();
+  }
 });
