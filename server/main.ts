@@ -1,4 +1,6 @@
+import { text } from "node:stream/consumers";
 import { startApp } from "./app.ts";
+import { runCommand } from "./cli/program.ts";
 import { type Config, readConfig } from "./config.ts";
 import { openQuickstart, printQuickstart, quickstartConfig } from "./quickstart.ts";
 import { recoveryReport } from "./recovery-report.ts";
@@ -7,17 +9,8 @@ import { startEmbeddedPostgres } from "./store/embedded-postgres.ts";
 import { recover } from "./store/instance.ts";
 import { migrate } from "./store/migrate.ts";
 
-const usage = `usage: holdfast <command>
-
-  serve [--embedded]   run the server; --embedded brings its own Postgres in HOLDFAST_DATA_FOLDER
-  migrate              bring the schema of DATABASE_URL to the version of this program, then exit
-  recover [--restored] take a restored, promoted or copied database into use, with no server granting from it;
-                       --restored: also where the database does not show it, such as a snapshot that was put back
-
-Settings come from HOLDFAST_* variables and DATABASE_URL; see the README.`;
-
-/** Runs a command and returns the exit code, or undefined while a server goes on running. */
-async function main(args: readonly string[]): Promise<number | undefined> {
+/** Runs a command that needs no server. Returns the exit code, or undefined while a server goes on running. */
+async function runLocal(args: readonly string[]): Promise<number | undefined> {
   const [command, ...flags] = args;
   switch (command) {
     case "serve":
@@ -33,8 +26,7 @@ async function main(args: readonly string[]): Promise<number | undefined> {
         flags.includes("--restored"),
       );
     default:
-      process.stderr.write(`${usage}\n`);
-      return command === "--help" || command === "help" ? exitCodes.ok : exitCodes.usage;
+      throw new StartupError("usage", `${command ?? "nothing"} is not a command; see holdfast --help.`);
   }
 }
 
@@ -87,8 +79,25 @@ function stopOnSignals(close: () => Promise<void>): void {
   process.on("SIGTERM", stop);
 }
 
+/** Ends a command that goes on by itself, such as `audit tail --follow`. A server has signals of its own. */
+function interruption(args: readonly string[]): { readonly signal?: AbortSignal } {
+  if (!args.includes("--follow")) return {};
+  const controller = new AbortController();
+  process.once("SIGINT", () => controller.abort());
+  process.once("SIGTERM", () => controller.abort());
+  return { signal: controller.signal };
+}
+
+const args = process.argv.slice(2);
 try {
-  const code = await main(process.argv.slice(2));
+  const code = await runCommand(args.length === 0 ? ["--help"] : args, {
+    env: process.env,
+    out: process.stdout,
+    err: process.stderr,
+    input: () => text(process.stdin),
+    ...interruption(args),
+    local: runLocal,
+  });
   if (code !== undefined) process.exitCode = code;
 } catch (error) {
   if (error instanceof StartupError) {

@@ -1,0 +1,44 @@
+import type { Command } from "commander";
+import type { Connection } from "./connection.ts";
+import type { Output } from "./output.ts";
+
+/** What a command has to work with. */
+export interface CommandContext {
+  readonly connection: () => Connection;
+  readonly output: () => Output;
+  /** Everything that is written to standard input, without the last line end. */
+  readonly input: () => Promise<string>;
+  /** Resolves after that many milliseconds, or at once where the command is to end. */
+  readonly wait: (ms: number) => Promise<void>;
+  readonly ended: () => boolean;
+}
+
+/** Adds a group of commands. */
+export type CommandGroup = (program: Command, context: CommandContext) => void;
+
+const pageSize = 200;
+
+/** How many rows a list shows. */
+export interface ListFlags {
+  readonly limit: number;
+}
+
+/** Every page of a list, up to a number of rows. `more` says that there are further ones. */
+export async function listPages<Row>(
+  limit: number,
+  page: (request: { pageSize: number; pageToken: string }) => Promise<{ rows: readonly Row[]; nextPageToken: string }>,
+): Promise<{ readonly rows: readonly Row[]; readonly more: boolean }> {
+  const rows: Row[] = [];
+  let pageToken = "";
+  do {
+    const answer = await page({ pageSize: Math.min(pageSize, limit - rows.length), pageToken });
+    rows.push(...answer.rows);
+    pageToken = answer.nextPageToken;
+  } while (pageToken !== "" && rows.length < limit);
+  return { rows, more: pageToken !== "" };
+}
+
+/** Says below a table that there is more. */
+export function printMore(output: Output, more: boolean, limit: number): void {
+  if (more && !output.json) output.line(`… there are more than ${limit}; give --limit.`);
+}

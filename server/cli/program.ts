@@ -1,0 +1,127 @@
+import { Command, CommanderError } from "commander";
+import { StartupError } from "../startup-error.ts";
+import { auditCommands } from "./audit.ts";
+import { authorizationCommands } from "./authorizations.ts";
+import { capCommands } from "./caps.ts";
+import type { CommandContext, CommandGroup } from "./command.ts";
+import { type Connection, connectionFrom, type ConnectionOptions } from "./connection.ts";
+import { contradictionCommands } from "./contradictions.ts";
+import { credentialCommands } from "./credentials.ts";
+import { doctorCommand } from "./doctor.ts";
+import { commandErrorFrom, commandExitCodes } from "./exit-codes.ts";
+import { keyCommands } from "./keys.ts";
+import { killCommands } from "./kill.ts";
+import { leaseCommands } from "./leases.ts";
+import { operatorCommands } from "./operators.ts";
+
+/** What a command reads and writes; a test gives its own. */
+export interface CommandLine {
+  readonly env: Readonly<Record<string, string | undefined>>;
+  readonly out: { write(text: string): unknown; readonly columns?: number };
+  readonly err: { write(text: string): unknown };
+  readonly input: () => Promise<string>;
+  /** Ends a command that goes on by itself. */
+  readonly signal?: AbortSignal;
+  /** Takes over the commands that need no server: `serve` and its like. */
+  readonly local: (args: readonly string[]) => Promise<number | undefined>;
+}
+
+const groups: readonly CommandGroup[] = [
+  keyCommands,
+  capCommands,
+  killCommands,
+  authorizationCommands,
+  contradictionCommands,
+  leaseCommands,
+  auditCommands,
+  operatorCommands,
+  credentialCommands,
+  doctorCommand,
+];
+
+/** Runs one command and returns its exit code, or undefined while a server goes on running. Throws a StartupError. */
+export async function runCommand(args: readonly string[], line: CommandLine): Promise<number | undefined> {
+  let code: number | undefined = commandExitCodes.ok;
+  let url = "";
+  const program = new Command("holdfast")
+    .description("Spend control: what may be spent, what was, and how to stop it.")
+    .option("--url <url>", "a server; HOLDFAST_URL, else http://127.0.0.1:7070")
+    .option("--ca-file <file>", "the authority of the server's certificate, PEM")
+    .option("--cert-file <file>", "your own certificate for mTLS, PEM")
+    .option("--key-file <file>", "its key, PEM")
+    .option("--json", "print the answer as JSON")
+    .addHelpText("after", "\nThe token comes from HOLDFAST_OPERATOR_TOKEN. Exit codes: docs/terminal.md.")
+    .configureHelp({ helpWidth: 80, showGlobalOptions: false })
+    .configureOutput({ writeOut: (text) => line.out.write(text), writeErr: (text) => line.err.write(text) })
+    .showHelpAfterError("(add --help for the flags)")
+    .exitOverride();
+  const context = contextOf(program, line, (opened) => {
+    url = opened.url;
+  });
+  for (const [name, description] of localCommands) {
+    program
+      .command(name)
+      .description(description)
+      .allowUnknownOption()
+      .allowExcessArguments()
+      .helpOption(false)
+      .action(async () => {
+        code = await line.local(args);
+      });
+  }
+  for (const group of groups) group(program, context);
+  inheritSettings(program);
+  try {
+    await program.parseAsync([...args], { from: "user" });
+    return code;
+  } catch (error) {
+    if (error instanceof StartupError) throw error;
+    if (error instanceof CommanderError) return error.exitCode === 0 ? commandExitCodes.ok : commandExitCodes.usage;
+    const { message, exitCode } = commandErrorFrom(error, url);
+    line.err.write(`holdfast: ${message}\n`);
+    return exitCode;
+  }
+}
+
+const localCommands = [
+  ["serve", "run the server; --embedded brings its own Postgres"],
+  ["migrate", "bring the schema of DATABASE_URL to the version of this program"],
+  ["recover", "take a restored, promoted or copied database into use; --restored: also where it does not show"],
+] as const;
+
+function contextOf(program: Command, line: CommandLine, opened: (connection: Connection) => void): CommandContext {
+  let connection: Connection | undefined;
+  const flags = () => program.opts<Partial<ConnectionOptions> & { json?: true }>();
+  return {
+    connection() {
+      const { url, caFile, certFile, keyFile } = flags();
+      connection ??= connectionFrom(line.env, { url, caFile, certFile, keyFile });
+      opened(connection);
+      return connection;
+    },
+    output: () => ({
+      json: flags().json === true,
+      width: Math.max(40, Math.min(line.out.columns ?? 80, 160)),
+      line: (text) => void line.out.write(`${text}\n`),
+    }),
+    input: line.input,
+    wait: (ms) =>
+      new Promise((resolve) => {
+        if (line.signal?.aborted === true) return resolve();
+        const timer = setTimeout(resolve, ms);
+        line.signal?.addEventListener("abort", () => {
+          clearTimeout(timer);
+          resolve();
+        });
+      }),
+    ended: () => line.signal?.aborted === true,
+  };
+}
+
+/** Sub-commands do not take over how errors end by themselves, nor the global flags after their name. */
+function inheritSettings(parent: Command): void {
+  for (const command of parent.commands) {
+    command.copyInheritedSettings(parent);
+    inheritSettings(command);
+  }
+}
