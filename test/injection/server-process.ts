@@ -2,7 +2,6 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
-import type { Readable } from "node:stream";
 import { createToken } from "../../server/rpc/auth.ts";
 import type { EmbeddedConnection } from "../../server/store/embedded-postgres.ts";
 
@@ -59,7 +58,7 @@ export async function startServerProcess(options: ServerProcessOptions): Promise
   const ended = once(child, "exit").then(([code, signal]) => (code ?? signal) as number | NodeJS.Signals);
   const lines: string[] = [];
   const url = await new Promise<string>((resolve, reject) => {
-    createInterface(child.stderr as Readable).on("line", (line) => {
+    createInterface(child.stderr).on("line", (line) => {
       lines.push(line);
       const found = /"url":"(http[^"]+)","msg":"serving"/.exec(line)?.[1];
       if (found !== undefined) resolve(found);

@@ -230,7 +230,8 @@ describe("a lock that somebody else keeps", () => {
       "done a1-y",
       locked,
     ]);
-    expect(seen.toSorted()).toEqual([["a1-y"], ["a2-z"]]);
+    expect(seen).toHaveLength(2);
+    expect(seen.flat()).toEqual(expect.arrayContaining(["a1-y", "a2-z"]));
   });
 
   test("that everybody needs is found out by a few tries", async () => {
