@@ -26,7 +26,7 @@ export function printTable<Row>(output: Output, columns: readonly Column<Row>[],
   if (rows.length === 0) return output.line("Nothing.");
   const cells = rows.map((row) => columns.map((column) => plain(column.of(row))));
   const widths = columns.map(({ title }, at) =>
-    Math.max(title.length, ...cells.map((line) => [...(line[at] ?? "")].length)),
+    Math.max(title.length, ...cells.map((line) => Array.from(line[at] ?? "").length)),
   );
   const shrinking = columns.findIndex(({ shrinks }) => shrinks === true);
   const total = widths.reduce((sum, width) => sum + width + gap, -gap);
@@ -108,8 +108,11 @@ function plain(text: string): string {
 }
 
 function pad(text: string, width: number, right: boolean): string {
-  const length = [...text].length;
-  if (length > width) return `${[...text].slice(0, Math.max(0, width - 1)).join("")}…`;
+  const length = Array.from(text).length;
+  if (length > width)
+    return `${Array.from(text)
+      .slice(0, Math.max(0, width - 1))
+      .join("")}…`;
   return right ? " ".repeat(width - length) + text : text + " ".repeat(width - length);
 }
 
