@@ -8,6 +8,7 @@ import type { Config } from "./config.ts";
 import { HoldfastError } from "./domain/errors.ts";
 import type { AuthorizeCommand, AuthorizeDecision, CommitCommand } from "./domain/spend.ts";
 import { auditMethods } from "./rpc/audit.ts";
+import { createLogDestination } from "./log-destination.ts";
 import { authGate, principalInterceptor, tokenHash } from "./rpc/auth.ts";
 import { authorizationMethods } from "./rpc/authorizations.ts";
 import { capMethods } from "./rpc/caps.ts";
@@ -65,7 +66,7 @@ const services = [SpendControlService, AdminService] as const;
  * Throws StartupError with the exit code of what is wrong.
  */
 export async function startApp(config: Config, options: AppOptions = {}): Promise<App> {
-  const log = options.log ?? pino({ level: config.logLevel, serializers: { err: describeError } }, pino.destination(2));
+  const log = options.log ?? pino({ level: config.logLevel, serializers: { err: describeError } }, createLogDestination(2));
   const closers: (() => Promise<void>)[] = [];
   let closing: Promise<void> | undefined;
   const close = () => {

@@ -126,8 +126,13 @@ async function authorize(
   const command = authorizeCommand(request, principal.id, currentTraceId() ?? "");
   const decision = request.dryRun
     ? withoutRow(await rehearse(principal.workspace, command))
-    : await authorizations.submit(principal.workspace, command, context.signal);
+    : await authorizations.submit(principal.workspace, command, context.signal, deadlineOf(context));
   return authorizeResponse(command, decision);
+}
+
+function deadlineOf(context: HandlerContext): number {
+  const leftMs = context.timeoutMs();
+  return leftMs === undefined ? Infinity : performance.now() + leftMs;
 }
 
 // The charge exists, whether or not its caller still waits: a process that was killed must not take the truth along.

@@ -31,6 +31,7 @@ export interface GroupCommitOptions<Command, Result> {
 interface Waiting<Command, Result> {
   readonly command: Command;
   readonly signal: AbortSignal;
+  readonly deadlineAt: number;
   readonly link: Link | undefined;
   readonly parent: ReturnType<typeof context.active>;
   readonly resolve: (result: Result) => void;
@@ -74,9 +75,11 @@ export class GroupCommit<Command, Result> {
 
   /**
    * Answers when the command is durable. Rejects with QUEUE_FULL when too many wait, and with the signal's reason
-   * if that fires before the command went to the database; afterwards the outcome is awaited and answered.
+   * if that fires before the command went to the database; afterwards the outcome is awaited and answered. `deadlineAt`,
+   * on the clock of `performance`, is when it is going to fire: a process that has stood still learns of answers first
+   * and of its timers later.
    */
-  submit(workspace: string, command: Command, signal: AbortSignal): Promise<Result> {
+  submit(workspace: string, command: Command, signal: AbortSignal, deadlineAt = Infinity): Promise<Result> {
     if (signal.aborted) return Promise.reject(signal.reason);
     const name = this.#laneFor(workspace, command);
     const lane = this.#lanes.get(name);
@@ -87,7 +90,7 @@ export class GroupCommit<Command, Result> {
     const { promise, resolve, reject } = Promise.withResolvers<Result>();
     const spanContext = trace.getActiveSpan()?.spanContext();
     const link = spanContext === undefined ? undefined : { context: spanContext };
-    const waiting = { command, signal, link, parent: context.active(), resolve, reject };
+    const waiting = { command, signal, deadlineAt, link, parent: context.active(), resolve, reject };
     if (lane === undefined) {
       const first = [waiting];
       this.#lanes.set(name, first);
@@ -270,8 +273,12 @@ export class GroupCommit<Command, Result> {
 }
 
 /** A command whose caller has gone is dropped before it costs a transaction. */
-function isWanted<Command, Result>(waiting: Waiting<Command, Result>): boolean {
-  if (!waiting.signal.aborted) return true;
-  waiting.reject(waiting.signal.reason);
+function isWanted<Command, Result>({ signal, deadlineAt, reject }: Waiting<Command, Result>): boolean {
+  if (signal.aborted) {
+    reject(signal.reason);
+    return false;
+  }
+  if (performance.now() < deadlineAt) return true;
+  signal.addEventListener("abort", () => reject(signal.reason), { once: true });
   return false;
 }

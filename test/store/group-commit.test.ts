@@ -108,6 +108,22 @@ test("a command whose caller has gone is dropped before it reaches the database"
   expect(batches[1]?.commands).toEqual(["c"]);
 });
 
+test("a command whose deadline has passed is dropped, although its timer has not fired yet", async () => {
+  const { run, batches, arrived } = gatedRun();
+  const commits = queue({ run });
+  const first = commits.submit("w", "a", never);
+  await arrived(1);
+  const late = new AbortController();
+  const dropped = commits.submit("w", "b", late.signal, performance.now() - 1).catch((error: unknown) => error);
+  const kept = commits.submit("w", "c", never, performance.now() + 3_600_000);
+  batches[0]?.answer();
+  await arrived(2);
+  batches[1]?.answer();
+  late.abort("too late");
+  expect(await Promise.all([first, dropped, kept])).toEqual(["done a", "too late", "done c"]);
+  expect(batches.map((batch) => batch.commands)).toEqual([["a"], ["c"]]);
+});
+
 test("one bad command fails alone", async () => {
   const commits = queue({
     classify: () => "split",
