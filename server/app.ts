@@ -9,20 +9,23 @@ import { HoldfastError } from "./domain/errors.ts";
 import type { AuthorizeCommand, AuthorizeDecision, CommitCommand } from "./domain/spend.ts";
 import { auditMethods } from "./rpc/audit.ts";
 import { createLogDestination } from "./log-destination.ts";
-import { authGate, principalInterceptor, tokenHash } from "./rpc/auth.ts";
+import { authGate, principalInterceptor, tokenHash, type TokenOwner } from "./rpc/auth.ts";
 import { authorizationMethods } from "./rpc/authorizations.ts";
 import { capMethods } from "./rpc/caps.ts";
 import { contradictionMethods } from "./rpc/contradictions.ts";
 import { errorInterceptor } from "./rpc/errors.ts";
 import { increaseHoldMethod } from "./rpc/increase-hold.ts";
+import { killSwitchMethods } from "./rpc/kill-switches.ts";
 import { leaseAdminMethods, leaseMethods } from "./rpc/lease.ts";
 import { startListener } from "./rpc/listener.ts";
+import { operatorMethods } from "./rpc/operators.ts";
 import { reconcileMethods } from "./rpc/reconcile.ts";
 import { resolveMethods } from "./rpc/resolve.ts";
 import { spendMethods } from "./rpc/spend.ts";
 import { createHealth, createReflection, type HealthSwitch } from "./rpc/standard.ts";
 import { traceGate, traceInterceptor } from "./rpc/trace.ts";
 import { validationInterceptor, warmUpValidation } from "./rpc/validate.ts";
+import { vaultKeyChangeMethods } from "./rpc/vault-key-changes.ts";
 import { vaultKeyMethods } from "./rpc/vault-keys.ts";
 import { checkDatabase, checkServer } from "./store/check-database.ts";
 import type { Database } from "./store/database.ts";
@@ -30,14 +33,16 @@ import { startEmbeddedPostgres } from "./store/embedded-postgres.ts";
 import { GroupCommit } from "./store/group-commit.ts";
 import { createInstanceWatch, type InstanceProblem, type InstanceWatch } from "./store/instance.ts";
 import { migrate } from "./store/migrate.ts";
+import { operatorSecrets, setOperatorToken } from "./store/operator.ts";
 import { createChangePolicy } from "./store/policy.ts";
 import { createPool, inTransaction } from "./store/postgres.ts";
 import { batchRemedy, refusalFor, refusing } from "./store/refusal.ts";
 import { createSemaphore, type Semaphore } from "./store/semaphore.ts";
 import { authorizeBatch, type CommitResult, commitBatch } from "./store/spend.ts";
 import { startSweep } from "./store/sweep.ts";
-import { vaultKeySecret } from "./store/vault-key.ts";
-import { ensureWorkspace, operatorSecret, setOperatorToken } from "./store/workspace.ts";
+import { vaultKeySecrets } from "./store/vault-key.ts";
+import { createVaultKeyUses, type VaultKeyUses } from "./store/vault-key-use.ts";
+import { ensureWorkspace } from "./store/workspace.ts";
 import { startTelemetry } from "./telemetry.ts";
 
 export interface AppOptions {
@@ -66,7 +71,8 @@ const services = [SpendControlService, AdminService] as const;
  * Throws StartupError with the exit code of what is wrong.
  */
 export async function startApp(config: Config, options: AppOptions = {}): Promise<App> {
-  const log = options.log ?? pino({ level: config.logLevel, serializers: { err: describeError } }, createLogDestination(2));
+  const log =
+    options.log ?? pino({ level: config.logLevel, serializers: { err: describeError } }, createLogDestination(2));
   const closers: (() => Promise<void>)[] = [];
   let closing: Promise<void> | undefined;
   const close = () => {
@@ -81,17 +87,22 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     closers.push(() => telemetry.shutdown());
     const instance = createInstanceWatch((problem) => logInstance(log, problem));
     const pool = await openDatabase(config, options, { log, closers, instance });
-    await bootstrap(pool, config);
+    await bootstrap(pool, config, log);
     warmUpValidation(services);
     const health = createHealth(services);
-    const authorizations = authorizeQueue(pool, config);
+    const uses = createVaultKeyUses();
+    closers.push(() => uses.write(pool));
+    const authorizations = authorizeQueue(pool, config, uses);
     const commits = commitQueue(pool, config);
     const rehearse = rehearsal(pool, boundedBy(config, "dry runs"));
     closers.push(async () => void (await Promise.all([authorizations.idle(), commits.idle()])));
     const sweep = startSweep({
       database: pool,
       intervalMs: config.sweepIntervalMs,
-      before: () => instance.look(pool),
+      before: async () => {
+        await instance.look(pool);
+        await uses.write(pool);
+      },
       onResult: (error) => {
         health.setServing(error === undefined && closing === undefined);
         if (error !== undefined) log.warn({ err: error }, "the expiry sweep failed; it is tried again");
@@ -103,9 +114,7 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
       port: config.port,
       routes: routesOf(pool, { authorizations, commits, rehearse, health, random: options.random ?? randomBytes, log }),
       interceptors: [traceInterceptor(), errorInterceptor(log), principalInterceptor(), validationInterceptor()],
-      requestGate: traceGate(
-        authGate({ lookupTokenHash: secretsOf(refusing(pool), boundedBy(config, "unknown tokens")), log }),
-      ),
+      requestGate: traceGate(authGate({ lookupToken: ownersOf(refusing(pool), config), log })),
       log,
     });
     closers.push(async () => {
@@ -190,21 +199,28 @@ async function openDatabase(config: Config, options: AppOptions, parts: Database
   return pool;
 }
 
-async function bootstrap(database: Database, config: Config): Promise<void> {
+async function bootstrap(database: Database, config: Config, log: pino.Logger): Promise<void> {
   await ensureWorkspace(database, config.workspace);
   const token = config.operatorToken;
   if (token === undefined) return;
-  await setOperatorToken(database, config.workspace, token.split("_")[2] ?? "", tokenHash(token));
+  const operatorId = token.split("_")[2] ?? "";
+  await setOperatorToken(database, config.workspace, operatorId, tokenHash(token));
+  if ((await operatorSecrets(database, config.workspace, operatorId)) === undefined) {
+    log.warn({ operatorId }, "the operator of HOLDFAST_OPERATOR_TOKEN is revoked, and for ever; name another one");
+  }
 }
 
 type AuthorizeQueue = GroupCommit<AuthorizeCommand, AuthorizeDecision>;
 type CommitQueue = GroupCommit<CommitCommand, CommitResult>;
 type Rehearse = (workspace: string, command: AuthorizeCommand) => Promise<AuthorizeDecision>;
 
-function authorizeQueue(pool: pg.Pool, config: Config): AuthorizeQueue {
+function authorizeQueue(pool: pg.Pool, config: Config, uses: VaultKeyUses): AuthorizeQueue {
   return new GroupCommit({
     name: "authorize",
-    run: (workspace, commands) => authorizeBatch(pool, workspace, commands),
+    run: (workspace, commands) => {
+      for (const { vaultKeyId } of commands) uses.note(workspace, vaultKeyId);
+      return authorizeBatch(pool, workspace, commands);
+    },
     // What decides which caps apply, as far as one vault key usually varies; a cap may also be of one customer.
     keysOf: ({ vaultKeyId, endpoint, direction, spend: { customerId, purpose } }) => {
       const policy = [vaultKeyId, endpoint, direction, purpose].join("\n");
@@ -260,6 +276,9 @@ function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => 
     router.service(AdminService, {
       ...capMethods(database, changePolicy),
       ...vaultKeyMethods(database, changePolicy, random),
+      ...vaultKeyChangeMethods(database, changePolicy, random),
+      ...killSwitchMethods(database, changePolicy, random),
+      ...operatorMethods(database, changePolicy, random),
       ...authorizationMethods(database),
       ...resolveMethods({ database, commits }),
       ...contradictionMethods(database),
@@ -293,19 +312,26 @@ function rehearsal(pool: pg.Pool, turn: Semaphore): Rehearse {
 }
 
 /** Work that is not queued in batches may use a quarter of the pool's connections. */
-function boundedBy({ poolSize }: Config, what: string): Semaphore {
+function boundedBy({ poolSize }: Config, what: string, waiting = waitingMax): Semaphore {
   const message = `Too many ${what} wait for the database; nothing was done. Try again after the delay.`;
   return createSemaphore({
     running: Math.max(1, Math.floor(poolSize / 4)),
-    waiting: waitingMax,
+    waiting,
     refusal: () => new HoldfastError("QUEUE_FULL", message, { retryAfterMs: 250 }),
   });
 }
 
-function secretsOf(database: Database, turn: Semaphore) {
-  return async (kind: "vk" | "op", workspace: string, id: string): Promise<readonly Uint8Array[]> => {
-    const read = kind === "vk" ? vaultKeySecret : operatorSecret;
-    const secret = await turn(() => read(database, workspace, id));
-    return secret === undefined ? [] : [secret];
+/** Operators' tokens are looked up with every call, so garbage must not take their places. */
+function ownersOf(database: Database, config: Config) {
+  const turn = boundedBy(config, "unknown tokens");
+  const operatorTurn = boundedBy(config, "operators' calls", 10 * waitingMax);
+  return async (kind: "vk" | "op", workspace: string, id: string): Promise<TokenOwner | undefined> => {
+    if (kind === "vk") {
+      const secrets = await turn(() => vaultKeySecrets(database, workspace, id));
+      return { role: "vault_key", secrets };
+    }
+    const operator = await operatorTurn(() => operatorSecrets(database, workspace, id));
+    if (operator === undefined) return undefined;
+    return { role: operator.role === "AUDITOR" ? "auditor" : "operator", secrets: operator.secrets };
   };
 }

@@ -1,5 +1,6 @@
 import { createHash } from "node:crypto";
 import { type ErrorReasonName, HoldfastError } from "./errors.ts";
+import type { EngagedKillSwitch } from "./kill-switch.ts";
 import type { Micros, Money } from "./money.ts";
 
 export type Settlement = "TWO_STEP" | "RESEND_SAFE" | "SEND_ONCE";
@@ -23,6 +24,7 @@ export type DenialRule =
   | "MAX_PER_SPEND"
   | "CURRENCY"
   | "VAULT_KEY_REVOKED"
+  | "VAULT_KEY_SUSPENDED"
   | "VAULT_KEY_EXPIRED"
   | "VENDOR"
   | "ENDPOINT"
@@ -30,7 +32,8 @@ export type DenialRule =
   | "PURPOSE"
   | "CUSTOMER"
   | "BILLING_PERIOD_NOT_PINNED"
-  | "FENCING_TOKEN";
+  | "FENCING_TOKEN"
+  | "KILL_SWITCH";
 
 /** Who asks for a change, as the audit names it. */
 export interface Actor {
@@ -182,6 +185,8 @@ export interface AuthorizeDecision {
   readonly failedGeneration: number | undefined;
   readonly rule: DenialRule | undefined;
   readonly cap: CapFigures | undefined;
+  /** With rule KILL_SWITCH. */
+  readonly killSwitch: EngagedKillSwitch | undefined;
   /** Absent where there is none or it belongs to another vault key. */
   readonly authorization: Authorization | undefined;
 }
@@ -192,6 +197,8 @@ export interface IncreaseDecision {
   /** Absent where it is granted. */
   readonly rule: DenialRule | undefined;
   readonly cap: CapFigures | undefined;
+  /** With rule KILL_SWITCH. */
+  readonly killSwitch: EngagedKillSwitch | undefined;
   /** As it is now. Absent where there is none or it belongs to another vault key. */
   readonly authorization: Authorization | undefined;
 }

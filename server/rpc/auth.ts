@@ -9,14 +9,16 @@ import {
 } from "@connectrpc/connect";
 import { Role, roles } from "@holdfast/api/holdfast/v1/roles_pb";
 import { HoldfastError } from "../domain/errors.ts";
+import type { StoredSecret } from "../domain/secret.ts";
+import type { Actor } from "../domain/spend.ts";
 import { type ErrorLog, toConnectError } from "./errors.ts";
 
-/** `vk` is the token of a vault key, `op` that of an operator. */
+/** `vk` is the token of a vault key, `op` that of an operator or an auditor. */
 export type TokenKind = "vk" | "op";
 
 /** Who calls. `id` is the vault key's or the operator's id inside the workspace. */
 export interface Principal {
-  readonly role: "vault_key" | "operator";
+  readonly role: "vault_key" | "operator" | "auditor";
   readonly workspace: string;
   readonly id: string;
 }
@@ -26,9 +28,15 @@ export const principalKey: ContextKey<Principal | undefined> = createContextKey<
   description: "holdfast principal",
 });
 
+/** Whom the tokens of one id open for, and what is stored of their secrets. */
+export interface TokenOwner {
+  readonly role: Principal["role"];
+  readonly secrets: readonly StoredSecret[];
+}
+
 export interface AuthOptions {
-  /** The SHA-256 digests of all secrets that are valid now for this id; empty for an unknown one. */
-  readonly lookupTokenHash: (kind: TokenKind, workspace: string, id: string) => Promise<readonly Uint8Array[]>;
+  /** Undefined for an unknown id. */
+  readonly lookupToken: (kind: TokenKind, workspace: string, id: string) => Promise<TokenOwner | undefined>;
   readonly log: ErrorLog;
   /** Monotonic milliseconds. */
   readonly now?: () => number;
@@ -45,10 +53,9 @@ const cacheMs = 10_000;
 const cacheEntriesMax = 10_000;
 
 /** Compared against when an id has no secret, so that an unknown id costs what a wrong secret costs. */
-const nobody = [Buffer.alloc(32)] as const;
+const nobody: readonly StoredSecret[] = [{ sha256: Buffer.alloc(32), validForMs: undefined }];
 
-const roleOf = { vk: "vault_key", op: "operator" } as const;
-const neededRole = { vault_key: Role.VAULT_KEY, operator: Role.OPERATOR } as const;
+const neededRole = { vault_key: Role.VAULT_KEY, operator: Role.OPERATOR, auditor: Role.AUDITOR } as const;
 
 /** Services that need no token: they say nothing about any workspace. */
 const openServices: ReadonlySet<string> = new Set([
@@ -97,13 +104,20 @@ export function principalOf(values: ContextValues): Principal {
   return principal;
 }
 
+/** Who asks for a change. The roles of the RPC keep auditors away; this is for one whose roles are wrong. */
+export function actorOf({ role, id }: Principal): Actor {
+  if (role === "auditor") throw new HoldfastError("ROLE_NOT_ALLOWED", "An auditor reads and changes nothing.");
+  return { kind: role, id };
+}
+
 /**
  * Authenticates on the headers, before a byte of the body is read or parsed, and checks the role. Pass it to
  * `startListener` as `requestGate`.
  *
- * A token that was right stays right here for up to 10 s. That is no hole in the kill switch: a revoke is enforced
- * by the transaction that grants, which locks and reads the vault key, never by this cache. Wrong tokens are not
- * remembered, so a new key works at once.
+ * A vault key's token that was right stays right here for up to 10 s, and never beyond the overlap of a rotation. That
+ * is no hole in the kill switch: a suspend or a revoke is enforced by the transaction that grants, which locks and reads
+ * the vault key, never by this cache. Wrong tokens are not remembered, so a new key works at once. An operator's token
+ * is looked up with every call: no transaction asks for it again.
  */
 export function authGate(options: AuthOptions): (context: HandlerContext) => Promise<void> {
   const authenticate = createAuthenticator(options);
@@ -130,23 +144,29 @@ export function principalInterceptor(): Interceptor {
 
 function createAuthenticator(options: AuthOptions): (headers: Headers) => Promise<Principal> {
   const now = options.now ?? (() => performance.now());
-  const cache = new Map<string, { readonly principal: Principal; readonly until: number }>();
-  const pending = new Map<string, Promise<Principal>>();
+  const cache = new Map<string, Verified>();
+  const pending = new Map<string, Promise<Verified>>();
 
   // Every refusal hashes and compares once. Only a well-formed token reaches the database: that a token is
   // malformed is nothing its sender does not know, and garbage must not become queries.
-  const verify = async (token: string, hash: Buffer): Promise<Principal> => {
+  const verify = async (token: string, hash: Buffer): Promise<Verified> => {
     const parts = tokenPattern.exec(token);
     const [, kind, workspace, id] = (parts ?? []) as readonly (string | undefined)[];
     const wellFormed = kind !== undefined && workspace !== undefined && id !== undefined;
-    const stored = wellFormed ? await options.lookupTokenHash(kind as TokenKind, workspace, id) : [];
-    if (!matches(hash, stored) || !wellFormed) throw invalidToken();
-    return { role: roleOf[kind as TokenKind], workspace, id };
+    // From before the look-up: what is left of an overlap counts from when it was read.
+    const begun = now();
+    const owner = wellFormed ? await options.lookupToken(kind as TokenKind, workspace, id) : undefined;
+    const secret = matching(hash, owner?.secrets ?? []);
+    if (secret === undefined || owner === undefined || !wellFormed) throw invalidToken();
+    const cachedForMs = kind === "op" ? 0 : Math.min(cacheMs, secret.validForMs ?? cacheMs);
+    return { principal: { role: owner.role, workspace, id }, until: begun + cachedForMs };
   };
 
   return async (headers) => {
     const token = bearerToken(headers);
     const hash = tokenHash(token);
+    // Not even shared with a call that came at the same time: that one may have asked before a revoke, this one after.
+    if (token.startsWith("op_")) return (await verify(token, hash)).principal;
     const cacheKey = hash.toString("latin1");
     const known = cache.get(cacheKey);
     if (known !== undefined && now() < known.until) return known.principal;
@@ -158,11 +178,17 @@ function createAuthenticator(options: AuthOptions): (headers: Headers) => Promis
       lookup = verify(token, hash).finally(() => pending.delete(cacheKey));
       pending.set(cacheKey, lookup);
     }
-    const principal = await lookup;
+    const verified = await lookup;
     if (cache.size >= cacheEntriesMax) cache.delete(cache.keys().next().value as string);
-    cache.set(cacheKey, { principal, until: now() + cacheMs });
-    return principal;
+    cache.set(cacheKey, verified);
+    return verified.principal;
   };
+}
+
+/** A right token, and until when nobody asks about it again. */
+interface Verified {
+  readonly principal: Principal;
+  readonly until: number;
 }
 
 function bearerToken(headers: Headers): string {
@@ -170,10 +196,12 @@ function bearerToken(headers: Headers): string {
   return bearerPattern.exec(headers.get("authorization") ?? "")?.[1] ?? "";
 }
 
-function matches(hash: Buffer, stored: readonly Uint8Array[]): boolean {
-  let found = false;
+/** Compares with every secret, so that the time says nothing about which one it was. */
+function matching(hash: Buffer, stored: readonly StoredSecret[]): StoredSecret | undefined {
+  let found: StoredSecret | undefined;
   for (const candidate of stored.length === 0 ? nobody : stored) {
-    if (candidate.byteLength === hash.byteLength && timingSafeEqual(candidate, hash)) found = true;
+    const { sha256 } = candidate;
+    if (sha256.byteLength === hash.byteLength && timingSafeEqual(sha256, hash)) found = candidate;
   }
   return found;
 }
@@ -182,9 +210,15 @@ function requireRole(principal: Principal, method: DescMethod): void {
   if (rolesOf(method).includes(neededRole[principal.role])) return;
   throw new HoldfastError(
     "ROLE_NOT_ALLOWED",
-    `${method.name} may not be called with ${principal.role === "vault_key" ? "a vault key's token; use an operator's" : "an operator's token; use a vault key's"}.`,
+    `${method.name} may not be called with ${wrongToken(principal.role, rolesOf(method))}.`,
     { metadata: { method: `${method.parent.typeName}/${method.name}`, role: principal.role } },
   );
+}
+
+function wrongToken(role: Principal["role"], allowed: readonly Role[]): string {
+  const other = allowed.includes(Role.OPERATOR) ? "an operator's" : "a vault key's";
+  if (role === "auditor") return `an auditor's token, which only reads; use ${other}`;
+  return `${role === "vault_key" ? "a vault key's" : "an operator's"} token; use ${other}`;
 }
 
 function invalidToken(): HoldfastError {

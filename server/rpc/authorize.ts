@@ -15,7 +15,7 @@ import {
   moneyFrom,
   settlementFrom,
 } from "./convert.ts";
-import { denialMessage } from "./denial.ts";
+import { denialOf } from "./denial.ts";
 
 const holdForMsDefault = 600_000;
 
@@ -80,9 +80,7 @@ export function authorizeResponse(command: AuthorizeCommand, decision: Authorize
     failedGeneration: decision.failedGeneration ?? 0,
     ...(authorization === undefined ? {} : { authorization: authorizationMessage(authorization) }),
     ...(retryAfterMs === undefined ? {} : { retryAfter: durationFromMs(retryAfterMs) }),
-    ...(rule === undefined
-      ? {}
-      : { denial: denialMessage({ ...command, more: command.amount.micros }, rule, decision.cap) }),
+    ...(rule === undefined ? {} : { denial: denialOf({ ...command, more: command.amount.micros }, rule, decision) }),
   });
 }
 

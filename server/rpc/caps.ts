@@ -74,7 +74,7 @@ export function capMethods(database: Database, changePolicy: ChangePolicy): CapM
   };
 }
 
-function newCap(capId: string, message: CapMessage | undefined): NewCap {
+export function newCap(capId: string, message: CapMessage | undefined): NewCap {
   if (message === undefined) throw invalidField("cap", "is required.");
   const window = (Object.keys(windowOf) as CapWindowName[]).find((name) => windowOf[name] === message.window);
   if (window === undefined) throw invalidField("cap.window", "must be LIFETIME, DAY or BILLING_PERIOD.");
@@ -179,7 +179,7 @@ function scopeMessage(scope: CapScope) {
   };
 }
 
-function capMessage(cap: Cap): CapMessage {
+export function capMessage(cap: Cap): CapMessage {
   const max = cap.maxPerSpend;
   return create(CapSchema, {
     name: `caps/${cap.capId}`,

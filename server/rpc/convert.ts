@@ -68,6 +68,7 @@ export const denialRuleOf = {
   MAX_PER_SPEND: DenialRule.MAX_PER_SPEND,
   CURRENCY: DenialRule.CURRENCY,
   VAULT_KEY_REVOKED: DenialRule.VAULT_KEY_REVOKED,
+  VAULT_KEY_SUSPENDED: DenialRule.VAULT_KEY_SUSPENDED,
   VAULT_KEY_EXPIRED: DenialRule.VAULT_KEY_EXPIRED,
   VENDOR: DenialRule.VENDOR,
   ENDPOINT: DenialRule.ENDPOINT,
@@ -76,6 +77,7 @@ export const denialRuleOf = {
   CUSTOMER: DenialRule.CUSTOMER,
   BILLING_PERIOD_NOT_PINNED: DenialRule.BILLING_PERIOD_NOT_PINNED,
   FENCING_TOKEN: DenialRule.FENCING_TOKEN,
+  KILL_SWITCH: DenialRule.KILL_SWITCH,
 } as const satisfies Record<domain.DenialRule, DenialRule>;
 
 /** An unspecified settlement is the most careful one. */

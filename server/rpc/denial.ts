@@ -1,5 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import { type Denial, DenialSchema } from "@holdfast/api/holdfast/v1/spend_pb";
+import type { EngagedKillSwitch } from "../domain/kill-switch.ts";
 import { formatMicros, type Money } from "../domain/money.ts";
 import type { CapFigures, DenialRule, SpendIdentity } from "../domain/spend.ts";
 import { denialRuleOf, moneyMessage, timestampMessage } from "./convert.ts";
@@ -16,8 +17,35 @@ export interface Denied {
   readonly more: bigint;
 }
 
+/** Explains a denial with what denied: a kill switch, a cap, or the vault key's policy. */
+export function denialOf(
+  asked: Denied,
+  rule: DenialRule,
+  decision: { readonly cap: CapFigures | undefined; readonly killSwitch: EngagedKillSwitch | undefined },
+): Denial {
+  if (decision.killSwitch !== undefined) return killSwitchDenial(asked, decision.killSwitch);
+  return denialMessage(asked, rule, decision.cap);
+}
+
+/** Explains the denial by a kill switch. Its reason is not shown: an operator's words may be about other customers. */
+function killSwitchDenial(asked: Denied, killSwitch: EngagedKillSwitch): Denial {
+  const name = `killSwitches/${killSwitch.killSwitchId}`;
+  const stopped = {
+    WORKSPACE: "every spend of the workspace",
+    VENDOR: `every spend at ${asked.vendor}`,
+    CUSTOMER: `every spend of the customer ${asked.spend.customerId}`,
+  }[killSwitch.targetKind];
+  return create(DenialSchema, {
+    rule: denialRuleOf.KILL_SWITCH,
+    message:
+      `The kill switch ${name} stops ${stopped}. What was granted before may still be settled; ` +
+      "ask an operator, who can release it with ReleaseKillSwitch, before you try again.",
+    killSwitch: name,
+  });
+}
+
 /** Explains a denial with every figure. */
-export function denialMessage(asked: Denied, rule: DenialRule, cap: CapFigures | undefined): Denial {
+function denialMessage(asked: Denied, rule: DenialRule, cap: CapFigures | undefined): Denial {
   if (cap === undefined) return create(DenialSchema, { rule: denialRuleOf[rule], message: describe(asked, rule) });
   const money = (micros: bigint) => moneyMessage({ currency: cap.currency, micros });
   const headroom = cap.limit - cap.committed - cap.held;
@@ -51,6 +79,8 @@ function describe(asked: Denied, rule: DenialRule, cap?: CapFigures): string {
       return `${owner} counts in another currency than ${amount.currency}. Use a vault key or cap of that currency.`;
     case "VAULT_KEY_REVOKED":
       return `${key} is revoked. What it was granted may still be settled; create another key for new spends.`;
+    case "VAULT_KEY_SUSPENDED":
+      return `${key} is suspended. What it was granted may still be settled; an operator can resume it with ResumeVaultKey.`;
     case "VAULT_KEY_EXPIRED":
       return `${key} has expired. Create another key.`;
     case "VENDOR":
@@ -67,5 +97,7 @@ function describe(asked: Denied, rule: DenialRule, cap?: CapFigures): string {
       return `${owner} counts per billing period, but ${key} pins none, so its caller could invent one. Pin billing_periods on the key.`;
     case "FENCING_TOKEN":
       return "The billing lease has run out or has another holder. Stop this run; the present holder continues.";
+    case "KILL_SWITCH":
+      return "A kill switch stops this spend. What was granted before may still be settled; an operator can release it.";
   }
 }

@@ -13,7 +13,7 @@ import type { Database } from "../store/database.ts";
 import { increaseHold } from "../store/increase-hold.ts";
 import { principalOf } from "./auth.ts";
 import { authorizationMessage, dispositionOf, moneyFrom } from "./convert.ts";
-import { denialMessage } from "./denial.ts";
+import { denialOf } from "./denial.ts";
 import { requireSettled } from "./settle.ts";
 import { currentTraceId } from "./trace.ts";
 
@@ -35,7 +35,7 @@ export function increaseHoldMethod(database: Database): Pick<ServiceImpl<typeof 
 }
 
 function responseTo(amount: Money, decision: IncreaseDecision): IncreaseHoldResponse {
-  const { rule, cap } = decision;
+  const { rule } = decision;
   if (decision.errorReason === "SPEND_MISMATCH") throw otherCurrency(amount, decision.authorization);
   const authorization = requireSettled(decision);
   const answer = { authorization: authorizationMessage(authorization) };
@@ -43,7 +43,7 @@ function responseTo(amount: Money, decision: IncreaseDecision): IncreaseHoldResp
     return create(IncreaseHoldResponseSchema, { ...answer, disposition: dispositionOf.GRANTED });
   }
   const asked = { ...authorization, amount, more: amount.micros - authorization.held };
-  const denial = denialMessage(asked, rule, cap);
+  const denial = denialOf(asked, rule, decision);
   return create(IncreaseHoldResponseSchema, { ...answer, disposition: dispositionOf.DENIED, denial });
 }
 

@@ -13,7 +13,6 @@ import {
 import { VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
 import { HoldfastError, invalidField } from "../domain/errors.ts";
 import {
-  type Actor,
   type Authorization,
   type AuthorizeCommand,
   type AuthorizeDecision,
@@ -23,7 +22,7 @@ import {
 import type { Database } from "../store/database.ts";
 import type { GroupCommit } from "../store/group-commit.ts";
 import * as store from "../store/spend.ts";
-import { type Principal, principalOf } from "./auth.ts";
+import { actorOf, type Principal, principalOf } from "./auth.ts";
 import { authorizeCommand, authorizeResponse } from "./authorize.ts";
 import { authorizationMessage, evidenceFrom, millisecondsFrom, moneyFrom } from "./convert.ts";
 import { type ErrorLog, toRequestError } from "./errors.ts";
@@ -186,10 +185,6 @@ async function answerOrError<Response>(log: ErrorLog, answer: () => Promise<Resp
   }
 }
 
-function actorOf(principal: Principal): Actor {
-  return { kind: principal.role, id: principal.id };
-}
-
 function attemptOf(principal: Principal, request: { authorization: string; attemptId: string }): store.AttemptCommand {
   return {
     vaultKeyId: principal.id,
@@ -221,6 +216,6 @@ async function lookUp(
 
 /** A vault key sees its own authorizations only; another key's looks as if it did not exist. */
 function requireVisible(principal: Principal, found: Authorization | undefined): Authorization {
-  if (found !== undefined && (principal.role === "operator" || found.vaultKeyId === principal.id)) return found;
+  if (found !== undefined && (principal.role !== "vault_key" || found.vaultKeyId === principal.id)) return found;
   throw new HoldfastError("NOT_FOUND", "There is no such authorization. Check the name or the vendor reference.");
 }

@@ -20,10 +20,10 @@ export const remedyOfPattern: Readonly<Record<string, string>> = {
   "^([a-z][a-z0-9_]{0,31})?$":
     'a vendor name like "stripe" (a lower-case letter, then up to 31 of a–z, 0–9 and _), or empty',
   "^[a-z_]{0,64}$": 'the vendor\'s word in lower case, for example "requires_action", or empty',
-  "^(GET|POST|PUT|PATCH|DELETE) (/[A-Za-z0-9_.:-]+)+$":
-    'a method, one space and a path template without a query, for example "POST /v1/charges"',
-  "^((GET|POST|PUT|PATCH|DELETE) (/[A-Za-z0-9_.:-]+)+)?$":
-    'a method, one space and a path template without a query, for example "POST /v1/charges", or empty',
+  "^(GET|POST|PUT|PATCH|DELETE) (/(:[A-Za-z][A-Za-z0-9_]*|[A-Za-z0-9_-][A-Za-z0-9_.-]*))+$":
+    'a method, one space and a canonical path template, for example "POST /v1/charges/:id" (segments of letters, digits, _, - and ., none beginning with a dot; no query, escape, empty segment or trailing slash)',
+  "^((GET|POST|PUT|PATCH|DELETE) (/(:[A-Za-z][A-Za-z0-9_]*|[A-Za-z0-9_-][A-Za-z0-9_.-]*))+)?$":
+    'a method, one space and a canonical path template, for example "POST /v1/charges/:id", or empty',
   "^authorizations/[0-9a-f]{32}-[1-9][0-9]{0,6}$":
     "a resource name as AuthorizeSpend returned it, authorizations/{32 hex digits}-{generation}",
   "^contradictions/[0-9a-f]{32}$": "a resource name as ListContradictions returned it, contradictions/{32 hex digits}",
@@ -32,14 +32,16 @@ export const remedyOfPattern: Readonly<Record<string, string>> = {
   "^vaultKeys/[a-z0-9]{1,32}$": "a resource name, vaultKeys/{vault_key}",
   "^(vaultKeys/[a-z0-9]{1,32})?$": "a resource name, vaultKeys/{vault_key}, or empty",
   "^([a-z_]{1,32}(\\.[a-z_]{1,32})?)?$": 'a kind of event, for example "spend.denied" or "vault_key", or empty',
-  "^((vaultKeys|operators|server)/[a-z0-9_-]{1,64})?$": "a resource name, vaultKeys/…, operators/… or server/…, or empty",
+  "^((vaultKeys|operators|server)/[a-z0-9_-]{1,64})?$":
+    "a resource name, vaultKeys/…, operators/… or server/…, or empty",
   "^(authorizations/[0-9a-f]{32}-[1-9][0-9]{0,6})?$": "a resource name, authorizations/…, or empty",
   "^[A-Z_]{0,64}$": 'a word such as "GRANTED", or empty',
   "^(v[1-9][0-9]{0,18})?$": "an etag as it was read, or empty",
   "^[a-z]([a-z0-9_-]{0,62}[a-z0-9])?$": "1–64 of a–z, 0–9, _ and -, beginning with a letter, without _ or - at the end",
   "^killSwitches/[0-9a-f]{32}$": "a resource name as EngageKillSwitch returned it",
   "^operators/[a-z0-9]{1,32}$": "a resource name, operators/{operator}",
-  "^((0|[1-9]|10)(\\.[0-9]{1,4})?)?$": 'a decimal fraction with at most 4 decimals, for example "0.10", or empty',
+  "^([0-9](\\.[0-9]{1,4})?|10(\\.0{1,4})?)?$":
+    'a decimal fraction from 0 to 10 with at most 4 decimals, for example "0.10", or empty',
   "^vendorCredentials/[a-z0-9]{1,32}$": "a resource name, vendorCredentials/{vendor_credential}",
   "^reconciliationRuns/[0-9a-f]{32}$": "a resource name as StartReconciliationRun returned it",
   "^[!-~]{8,512}$": "8–512 visible ASCII characters, as the vendor shows it",

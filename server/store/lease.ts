@@ -1,4 +1,5 @@
 import type { BillingLease, LeaseAnswer, LeaseCommand } from "../domain/lease.ts";
+import { HoldfastError } from "../domain/errors.ts";
 import { epochMicros } from "./authorization.ts";
 import { type Database, run, statement } from "./database.ts";
 
@@ -52,6 +53,13 @@ interface LeaseRow {
   readonly remaining_ms: bigint;
 }
 
+const stateOfDenial: Readonly<Record<string, { readonly name: string; readonly words: string }>> = {
+  VAULT_KEY_REVOKED: { name: "REVOKED", words: "is revoked" },
+  VAULT_KEY_SUSPENDED: { name: "SUSPENDED", words: "is suspended" },
+  VAULT_KEY_EXPIRED: { name: "EXPIRED", words: "has expired" },
+};
+
+/** Throws STATE_NOT_ALLOWED for a vault key that is suspended, revoked or expired: it gets nothing new. */
 export async function acquireBillingLease(
   database: Database,
   workspace: string,
@@ -67,6 +75,14 @@ export async function acquireBillingLease(
     command.traceId,
   ];
   const [row] = await run<LeaseRow & { answer: LeaseAnswer }>(database, acquireStatement, values);
+  const state = stateOfDenial[row?.answer ?? ""];
+  if (state !== undefined) {
+    throw new HoldfastError(
+      "STATE_NOT_ALLOWED",
+      `The vault key ${command.vaultKeyId} ${state.words}, so it may not run ${command.lease}. Use another key, or ask an operator.`,
+      { metadata: { state: state.name } },
+    );
+  }
   const lease = row === undefined ? undefined : readLease(row);
   if (row === undefined || lease === undefined) throw new Error("acquire_billing_lease returned no lease");
   return { answer: row.answer, lease, remainingMs: Number(row.remaining_ms) };

@@ -223,6 +223,25 @@ create table holdfast.instance (
   constraint instance_suspicion_check CHECK ((suspicion = ANY (ARRAY['LOG_WENT_BACK'::text, 'OTHER_CLUSTER'::text, 'OTHER_DATABASE'::text])))
 );
 
+create table holdfast.kill_switches (
+  workspace_id text not null,
+  kill_switch_id text not null,
+  target_kind text not null,
+  target text not null,
+  reason text not null,
+  engage_time timestamp with time zone not null,
+  engaged_by text not null,
+  release_time timestamp with time zone,
+  released_by text,
+  release_reason text,
+  constraint kill_switches_id_check CHECK ((kill_switch_id ~ '^[0-9a-f]{32}$'::text)),
+  constraint kill_switches_lengths_check CHECK ((((length(reason) >= 1) AND (length(reason) <= 500)) AND ((length(release_reason) >= 1) AND (length(release_reason) <= 500)) AND ((length(engaged_by) >= 1) AND (length(engaged_by) <= 32)) AND ((length(released_by) >= 1) AND (length(released_by) <= 32)))),
+  constraint kill_switches_pkey PRIMARY KEY (workspace_id, kill_switch_id),
+  constraint kill_switches_release_check CHECK ((((release_time IS NULL) = (released_by IS NULL)) AND ((release_time IS NULL) = (release_reason IS NULL)))),
+  constraint kill_switches_target_check CHECK (((target_kind = ANY (ARRAY['WORKSPACE'::text, 'VENDOR'::text, 'CUSTOMER'::text])) AND ((target_kind = 'WORKSPACE'::text) = (target = ''::text)) AND (length(target) <= 128))),
+  constraint kill_switches_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
+);
+
 create table holdfast.migrations (
   version integer not null,
   name text not null,
@@ -234,15 +253,27 @@ create table holdfast.migrations (
   constraint migrations_version_check CHECK ((version > 0))
 );
 
-create table holdfast.operator_tokens (
+create table holdfast.operators (
   workspace_id text not null,
   operator_id text not null,
+  role text not null,
   secret_sha256 bytea not null,
+  previous_secret_sha256 bytea,
+  previous_secret_expire_time timestamp with time zone,
+  settings_secret_sha256 bytea,
+  request_id text,
+  request_sha256 bytea,
   create_time timestamp with time zone not null,
-  constraint operator_tokens_id_check CHECK ((operator_id ~ '^[a-z0-9]{1,32}$'::text)),
-  constraint operator_tokens_pkey PRIMARY KEY (workspace_id, operator_id),
-  constraint operator_tokens_secret_check CHECK ((length(secret_sha256) = 32)),
-  constraint operator_tokens_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
+  rotate_time timestamp with time zone,
+  revoke_time timestamp with time zone,
+  revoke_reason text default ''::text not null,
+  constraint operators_id_check CHECK ((operator_id ~ '^[a-z0-9]{1,32}$'::text)),
+  constraint operators_pkey PRIMARY KEY (workspace_id, operator_id),
+  constraint operators_reason_check CHECK ((length(revoke_reason) <= 500)),
+  constraint operators_request_check CHECK ((((request_id IS NULL) = (request_sha256 IS NULL)) AND (request_id ~ '^[0-9a-f]{32}$'::text) AND (length(request_sha256) = 32))),
+  constraint operators_role_check CHECK ((role = ANY (ARRAY['OPERATOR'::text, 'AUDITOR'::text]))),
+  constraint operators_secret_check CHECK (((length(secret_sha256) = 32) AND (length(previous_secret_sha256) = 32) AND (length(settings_secret_sha256) = 32) AND ((previous_secret_sha256 IS NULL) = (previous_secret_expire_time IS NULL)))),
+  constraint operators_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
 );
 
 create table holdfast.policy_gates (
@@ -265,10 +296,20 @@ create table holdfast.recovered_authorizations (
   constraint recovered_authorizations_settlement_check CHECK ((settlement = ANY (ARRAY['TWO_STEP'::text, 'RESEND_SAFE'::text, 'SEND_ONCE'::text])))
 );
 
+create table holdfast.vault_key_uses (
+  workspace_id text not null,
+  vault_key_id text not null,
+  use_time timestamp with time zone not null,
+  constraint vault_key_uses_id_check CHECK ((vault_key_id ~ '^[a-z0-9]{1,32}$'::text)),
+  constraint vault_key_uses_pkey PRIMARY KEY (workspace_id, vault_key_id)
+);
+
 create table holdfast.vault_keys (
   workspace_id text not null,
   vault_key_id text not null,
   secret_sha256 bytea not null,
+  previous_secret_sha256 bytea,
+  previous_secret_expire_time timestamp with time zone,
   state text default 'ACTIVE'::text not null,
   vendor text not null,
   allowed_endpoints text[] not null,
@@ -278,14 +319,25 @@ create table holdfast.vault_keys (
   max_per_spend_micros bigint,
   max_per_spend_currency text,
   expire_time timestamp with time zone,
+  attached_caps text[] default '{}'::text[] not null,
+  labels jsonb default '{}'::jsonb not null,
+  version bigint default 1 not null,
+  request_id text,
+  request_sha256 bytea,
   create_time timestamp with time zone not null,
+  update_time timestamp with time zone not null,
+  suspend_time timestamp with time zone,
   revoke_time timestamp with time zone,
+  reason text default ''::text not null,
   constraint vault_keys_id_check CHECK ((vault_key_id ~ '^[a-z0-9]{1,32}$'::text)),
-  constraint vault_keys_lists_check CHECK (((cardinality(allowed_endpoints) <= 100) AND (COALESCE(cardinality(billing_periods), 0) <= 100) AND (COALESCE(cardinality(purposes), 0) <= 100) AND (COALESCE(cardinality(customers), 0) <= 1000))),
+  constraint vault_keys_labels_check CHECK (((jsonb_typeof(labels) = 'object'::text) AND (length((labels)::text) <= 20000))),
+  constraint vault_keys_lists_check CHECK (((cardinality(allowed_endpoints) <= 100) AND (COALESCE(cardinality(billing_periods), 0) <= 100) AND (COALESCE(cardinality(purposes), 0) <= 100) AND (COALESCE(cardinality(customers), 0) <= 1000) AND (cardinality(attached_caps) <= 16))),
   constraint vault_keys_max_check CHECK ((((max_per_spend_micros IS NULL) = (max_per_spend_currency IS NULL)) AND ((max_per_spend_micros IS NULL) OR (max_per_spend_micros >= 0)))),
   constraint vault_keys_pkey PRIMARY KEY (workspace_id, vault_key_id),
-  constraint vault_keys_secret_check CHECK ((length(secret_sha256) = 32)),
-  constraint vault_keys_state_check CHECK ((state = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text]))),
+  constraint vault_keys_reason_check CHECK ((length(reason) <= 500)),
+  constraint vault_keys_request_check CHECK ((((request_id IS NULL) = (request_sha256 IS NULL)) AND (request_id ~ '^[0-9a-f]{32}$'::text) AND (length(request_sha256) = 32))),
+  constraint vault_keys_secret_check CHECK (((length(secret_sha256) = 32) AND (length(previous_secret_sha256) = 32) AND ((previous_secret_sha256 IS NULL) = (previous_secret_expire_time IS NULL)))),
+  constraint vault_keys_state_check CHECK (((state = ANY (ARRAY['ACTIVE'::text, 'SUSPENDED'::text, 'REVOKED'::text])) AND ((state = 'SUSPENDED'::text) = (suspend_time IS NOT NULL)))),
   constraint vault_keys_vendor_check CHECK ((vendor ~ '^[a-z][a-z0-9_]{0,31}$'::text)),
   constraint vault_keys_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
 );
@@ -326,13 +378,21 @@ CREATE UNIQUE INDEX contradictions_id_idx ON holdfast.contradictions USING btree
 
 CREATE INDEX contradictions_open_idx ON holdfast.contradictions USING btree (workspace_id, create_time DESC, contradiction_id DESC) WHERE (close_time IS NULL);
 
+CREATE INDEX kill_switches_engage_time_idx ON holdfast.kill_switches USING btree (workspace_id, engage_time DESC, kill_switch_id DESC);
+
+CREATE UNIQUE INDEX kill_switches_engaged_idx ON holdfast.kill_switches USING btree (workspace_id, target_kind, target) WHERE (release_time IS NULL);
+
+CREATE UNIQUE INDEX operators_request_idx ON holdfast.operators USING btree (workspace_id, request_id) WHERE (request_id IS NOT NULL);
+
+CREATE UNIQUE INDEX vault_keys_request_idx ON holdfast.vault_keys USING btree (workspace_id, request_id) WHERE (request_id IS NOT NULL);
+
 -- function holdfast.absence_proven(p_row authorizations, p_now timestamp with time zone) returns boolean
 
 -- function holdfast.acquire_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_ttl interval, p_actor_id text, p_trace_id text) returns TABLE(answer text, lease_row billing_leases, remaining_ms bigint)
 
 -- function holdfast.append_audit(p_workspace text, p_time timestamp with time zone, p_kind text, p_actor_kind text, p_actor_id text, p_trace_id text, p_detail jsonb, p_authorization authorizations, p_disposition text, p_reason text) returns void
 
--- function holdfast.authorize_batch(p_workspace text, p_requests jsonb) returns TABLE(ord integer, disposition text, error_reason text, differing_fields text[], visible boolean, may_have_been_sent boolean, retry_after_ms bigint, failed_generation integer, rule text, cap_id text, window_label text, window_end timestamp with time zone, limit_micros bigint, committed_micros numeric, held_micros numeric, cap_currency text, authorization_row authorizations)
+-- function holdfast.authorize_batch(p_workspace text, p_requests jsonb) returns TABLE(ord integer, disposition text, error_reason text, differing_fields text[], visible boolean, may_have_been_sent boolean, retry_after_ms bigint, failed_generation integer, rule text, cap_id text, window_label text, window_end timestamp with time zone, limit_micros bigint, committed_micros numeric, held_micros numeric, cap_currency text, kill_switch text, kill_switch_target text, authorization_row authorizations)
 
 -- function holdfast.bind_vendor_reference(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_vendor_reference text, p_vendor_state text, p_follow_for interval, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
 
@@ -350,17 +410,21 @@ CREATE INDEX contradictions_open_idx ON holdfast.contradictions USING btree (wor
 
 -- function holdfast.endpoint_allowed(p_templates text[], p_endpoint text) returns boolean
 
+-- function holdfast.engaged_kill_switch(p_workspace text, p_vendor text, p_customer text) returns TABLE(kill_switch_id text, target_kind text)
+
 -- function holdfast.hold_end(p_row authorizations) returns timestamp with time zone
 
 -- function holdfast.idempotency_key(p_customer text, p_period text, p_purpose text, p_generation integer) returns text
 
 -- function holdfast.in_doubt_since(p_row authorizations, p_now timestamp with time zone) returns timestamp with time zone
 
--- function holdfast.increase_hold(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_amount_micros bigint, p_currency text, p_trace_id text) returns TABLE(error_reason text, rule text, cap_id text, window_label text, window_end timestamp with time zone, limit_micros bigint, committed_micros numeric, held_micros numeric, cap_currency text, authorization_row authorizations)
+-- function holdfast.increase_hold(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_amount_micros bigint, p_currency text, p_trace_id text) returns TABLE(error_reason text, rule text, cap_id text, window_label text, window_end timestamp with time zone, limit_micros bigint, committed_micros numeric, held_micros numeric, cap_currency text, kill_switch text, kill_switch_target text, authorization_row authorizations)
 
 -- function holdfast.instance_problem() returns text
 
 -- function holdfast.key_denial(p_key vault_keys, p_now timestamp with time zone, p_vendor text, p_endpoint text, p_period text, p_purpose text, p_customer text, p_currency text, p_amount_micros bigint) returns text
+
+-- function holdfast.lease_denial(p_workspace text, p_vault_key text, p_now timestamp with time zone) returns text
 
 -- function holdfast.matching_caps(p_workspace text, p_requests jsonb, p_now timestamp with time zone) returns TABLE(ord integer, cap_id text, label text, subject text, unpinned boolean)
 

@@ -14,13 +14,14 @@ import {
 import { type AuthorizationRow, authorizationColumns, epochMicros, readAuthorization } from "./authorization.ts";
 import { type CapFiguresRow, readCapFigures } from "./cap-figures.ts";
 import { type Database, run, statement } from "./database.ts";
+import { type EngagedRow, readEngaged } from "./kill-switch.ts";
 
 const authorizeBatchStatement = statement(
   "authorize_batch",
   `select f.disposition, f.error_reason, f.differing_fields, f.visible, f.may_have_been_sent, f.retry_after_ms,
      f.failed_generation, f.rule, f.cap_id, f.window_label, ${epochMicros("f.window_end")} as window_end,
      f.limit_micros, f.committed_micros as cap_committed_micros, f.held_micros as cap_held_micros, f.cap_currency,
-     ${authorizationColumns("(f.authorization_row)")}
+     f.kill_switch, f.kill_switch_target, ${authorizationColumns("(f.authorization_row)")}
    from holdfast.authorize_batch($1::text, holdfast.requests_to_judge($1::text, $2::jsonb)) as f
    order by f.ord`,
 );
@@ -87,7 +88,7 @@ const listStatement = statement(
 
 const sweepStatement = statement("sweep_expired", "select holdfast.sweep_expired($1::text, $2::integer) as changed");
 
-interface DecisionRow extends AuthorizationRow, CapFiguresRow {
+interface DecisionRow extends AuthorizationRow, CapFiguresRow, EngagedRow {
   readonly disposition: Disposition | null;
   readonly error_reason: "SPEND_MISMATCH" | "GENERATION_NOT_FOUND" | null;
   readonly differing_fields: string[];
@@ -364,6 +365,7 @@ function readDecision(row: DecisionRow): AuthorizeDecision {
     failedGeneration: row.failed_generation ?? undefined,
     rule: row.rule ?? undefined,
     cap: readCapFigures(row),
+    killSwitch: readEngaged(row),
     authorization: row.visible ? readAuthorization(row) : undefined,
   };
 }

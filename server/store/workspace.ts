@@ -8,19 +8,6 @@ const createStatement = statement(
    on conflict (workspace_id) do nothing`,
 );
 
-const setOperatorStatement = statement(
-  "set_operator_token",
-  `insert into holdfast.operator_tokens (workspace_id, operator_id, secret_sha256, create_time)
-   values ($1::text, $2::text, $3::bytea, holdfast.clock())
-   on conflict (workspace_id, operator_id) do update set secret_sha256 = excluded.secret_sha256`,
-);
-
-const operatorSecretStatement = statement(
-  "operator_secret",
-  `select o.secret_sha256 from holdfast.operator_tokens o
-   where o.workspace_id = $1::text and o.operator_id = $2::text`,
-);
-
 const listStatement = statement(
   "list_workspaces",
   "select w.workspace_id from holdfast.workspaces w order by w.workspace_id",
@@ -48,6 +35,12 @@ const changePolicyStatement = statement(
    where w.workspace_id = $1::text returning w.policy_version`,
 );
 
+const revokedStatement = statement(
+  "is_revoked_operator",
+  `select from holdfast.operators o
+   where o.workspace_id = $1::text and o.operator_id = $2::text and o.revoke_time is not null`,
+);
+
 const auditStatement = statement(
   "append_audit",
   `select holdfast.append_audit($1::text, holdfast.clock(), $2::text, $3::text, $4::text, $5::text, $6::jsonb)`,
@@ -56,25 +49,6 @@ const auditStatement = statement(
 /** Creates the workspace if it does not exist. */
 export async function ensureWorkspace(database: Database, workspace: string): Promise<void> {
   await run(database, createStatement, [workspace]);
-}
-
-/** Sets the one secret of an operator. A server that knew the token before may accept it for 10 s more. */
-export async function setOperatorToken(
-  database: Database,
-  workspace: string,
-  operatorId: string,
-  secretSha256: Uint8Array,
-): Promise<void> {
-  await run(database, setOperatorStatement, [workspace, operatorId, secretSha256]);
-}
-
-export async function operatorSecret(
-  database: Database,
-  workspace: string,
-  operatorId: string,
-): Promise<Uint8Array | undefined> {
-  const rows = await run<{ secret_sha256: Uint8Array }>(database, operatorSecretStatement, [workspace, operatorId]);
-  return rows[0]?.secret_sha256;
 }
 
 export async function listWorkspaces(database: Database): Promise<string[]> {
@@ -98,6 +72,15 @@ export async function beginPolicyChange(transaction: Database, workspace: string
   await run(transaction, takeTurnStatement, [workspace]);
   const rows = await run(transaction, changePolicyStatement, [workspace]);
   if (rows.length === 0) throw new HoldfastError("NOT_FOUND", `The workspace ${workspace} does not exist.`);
+}
+
+/** Read in a statement of its own after the workspace row was taken: what was committed meanwhile is seen. */
+export async function isRevokedOperator(
+  transaction: Database,
+  workspace: string,
+  operatorId: string,
+): Promise<boolean> {
+  return (await run(transaction, revokedStatement, [workspace, operatorId])).length === 1;
 }
 
 export async function appendAudit(

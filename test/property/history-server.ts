@@ -9,7 +9,8 @@ import type { Config } from "../../server/config.ts";
 import { createToken, tokenHash } from "../../server/rpc/auth.ts";
 import { startEmbeddedPostgres } from "../../server/store/embedded-postgres.ts";
 import { createPool } from "../../server/store/postgres.ts";
-import { ensureWorkspace, setOperatorToken } from "../../server/store/workspace.ts";
+import { setOperatorToken } from "../../server/store/operator.ts";
+import { ensureWorkspace } from "../../server/store/workspace.ts";
 import type { System } from "./command.ts";
 import { createRpcSystem } from "./rpc-system.ts";
 

@@ -12,6 +12,7 @@ import {
   principalKey,
   rolesOf,
   tokenHash,
+  type TokenOwner,
 } from "@holdfast/server/rpc/auth";
 import type { DescMethod } from "@bufbuild/protobuf";
 import { describe, expect, test } from "vitest";
@@ -44,11 +45,16 @@ async function refusal(call: Promise<unknown>): Promise<ConnectError> {
   );
 }
 
-function lookup(tokens: Record<string, readonly string[]>): AuthOptions["lookupTokenHash"] & { calls: string[] } {
+function owner(kind: string, tokens: readonly string[], role: TokenOwner["role"] = "operator"): TokenOwner {
+  const secrets = tokens.map((token) => ({ sha256: tokenHash(token), validForMs: undefined }));
+  return { role: kind === "vk" ? "vault_key" : role, secrets };
+}
+
+function lookup(tokens: Record<string, readonly string[]>): AuthOptions["lookupToken"] & { calls: string[] } {
   const calls: string[] = [];
   const fn = (kind: string, workspace: string, id: string) => {
     calls.push(`${kind}_${workspace}_${id}`);
-    return Promise.resolve((tokens[`${kind}_${workspace}_${id}`] ?? []).map(tokenHash));
+    return Promise.resolve(owner(kind, tokens[`${kind}_${workspace}_${id}`] ?? []));
   };
   return Object.assign(fn, { calls });
 }
@@ -88,7 +94,7 @@ describe("the gate", () => {
   const tokens = { vk_acme_billing: [token], op_acme_alice: [operator] };
 
   test("sets the principal", async () => {
-    const gate = authGate({ lookupTokenHash: lookup(tokens), log });
+    const gate = authGate({ lookupToken: lookup(tokens), log });
     expect(await pass(gate, `Bearer ${token}`)).toEqual({ role: "vault_key", workspace: "acme", id: "billing" });
     expect(await pass(gate, `bearer  ${token}`)).toMatchObject({ id: "billing" });
     expect(await pass(gate, `Bearer ${operator}`, AdminService.method.listCaps)).toEqual({
@@ -100,7 +106,7 @@ describe("the gate", () => {
 
   test("answers every wrong token alike", async () => {
     const find = lookup(tokens);
-    const gate = authGate({ lookupTokenHash: find, log });
+    const gate = authGate({ lookupToken: find, log });
     const wrong = [
       undefined,
       "",
@@ -135,7 +141,7 @@ describe("the gate", () => {
 
   test("accepts both secrets while a rotation overlaps", async () => {
     const second = createToken("vk", "acme", "billing");
-    const gate = authGate({ lookupTokenHash: lookup({ vk_acme_billing: [token, second] }), log });
+    const gate = authGate({ lookupToken: lookup({ vk_acme_billing: [token, second] }), log });
     expect(await pass(gate, `Bearer ${token}`)).toBeDefined();
     expect(await pass(gate, `Bearer ${second}`)).toBeDefined();
   });
@@ -144,7 +150,7 @@ describe("the gate", () => {
     let now = 0;
     const known: Record<string, string[]> = {};
     const find = lookup(known);
-    const gate = authGate({ lookupTokenHash: find, log, now: () => now });
+    const gate = authGate({ lookupToken: find, log, now: () => now });
     await refusal(pass(gate, `Bearer ${token}`));
     known["vk_acme_billing"] = [token];
     await pass(gate, `Bearer ${token}`);
@@ -156,19 +162,54 @@ describe("the gate", () => {
     expect(find.calls).toHaveLength(3);
   });
 
+  test("forgets a secret of before a rotation when its overlap ends, counted from before it was read", async () => {
+    let now = 0;
+    let asked = 0;
+    const secrets = [{ sha256: tokenHash(token), validForMs: 3000 }];
+    const gate = authGate({
+      lookupToken: () => {
+        asked += 1;
+        now += 1000; // The database took a second to answer.
+        return Promise.resolve({ role: "vault_key", secrets });
+      },
+      log,
+      now: () => now,
+    });
+    await pass(gate, `Bearer ${token}`);
+    now = 2999;
+    await pass(gate, `Bearer ${token}`);
+    expect(asked).toBe(1);
+    now = 3000;
+    secrets.length = 0;
+    expect((await refusal(pass(gate, `Bearer ${token}`))).code).toBe(Code.Unauthenticated);
+    expect(asked).toBe(2);
+  });
+
+  test("asks about an operator's token with every call, and never answers one call with another's question", async () => {
+    const answers: ((one: TokenOwner | undefined) => void)[] = [];
+    const gate = authGate({ lookupToken: () => new Promise((resolve) => answers.push(resolve)), log });
+    const early = pass(gate, `Bearer ${operator}`, AdminService.method.listCaps);
+    const late = refusal(pass(gate, `Bearer ${operator}`, AdminService.method.listCaps));
+    expect(answers).toHaveLength(2);
+    answers[0]?.(owner("op", [operator]));
+    answers[1]?.(undefined);
+    expect(await early).toMatchObject({ id: "alice" });
+    expect((await late).code).toBe(Code.Unauthenticated);
+  });
+
   test("of one token asks once for all calls that wait, whatever the answer is", async () => {
     for (const right of [true, false]) {
-      const answer = Promise.withResolvers<readonly Buffer[]>();
+      const answer = Promise.withResolvers<TokenOwner>();
       let asked = 0;
       const gate = authGate({
-        lookupTokenHash: () => {
+        lookupToken: () => {
           asked += 1;
           return answer.promise;
         },
         log,
       });
       const calls = Promise.allSettled([1, 2, 3].map(() => pass(gate, `Bearer ${token}`)));
-      answer.resolve(right ? [tokenHash(token)] : []);
+      answer.resolve(owner("vk", right ? [token] : []));
       const status = right ? "fulfilled" : "rejected";
       expect((await calls).map((one) => one.status)).toEqual([status, status, status]);
       expect(asked).toBe(1);
@@ -181,9 +222,9 @@ describe("the gate", () => {
     const many = Array.from({ length: 10_001 }, () => createToken("vk", "acme", "billing"));
     let asked = 0;
     const gate = authGate({
-      lookupTokenHash: () => {
+      lookupToken: () => {
         asked += 1;
-        return Promise.resolve(many.slice(asked - 1, asked).map(tokenHash));
+        return Promise.resolve(owner("vk", many.slice(asked - 1, asked)));
       },
       log,
       now: () => 0,
@@ -197,19 +238,26 @@ describe("the gate", () => {
   });
 
   test("a defect of the lookup is an internal error, not a refusal", async () => {
-    const gate = authGate({ lookupTokenHash: () => Promise.reject(new Error("boom")), log });
+    const gate = authGate({ lookupToken: () => Promise.reject(new Error("boom")), log });
     const error = await refusal(pass(gate, `Bearer ${token}`));
     expect(error.code).toBe(Code.Internal);
     expect(error.rawMessage).toBe("internal error");
   });
 
   test("lets health through without a token", async () => {
-    const gate = authGate({ lookupTokenHash: lookup({}), log });
+    const gate = authGate({ lookupToken: lookup({}), log });
     expect(await pass(gate, undefined, Health.method.check)).toBeUndefined();
   });
 
   test("lets every token call exactly the RPCs that name its role", async () => {
-    const gate = authGate({ lookupTokenHash: lookup(tokens), log });
+    const auditor = createToken("op", "acme", "eve");
+    const gate = authGate({
+      lookupToken: (kind, _workspace, id) =>
+        Promise.resolve(
+          id === "eve" ? owner(kind, [auditor], "auditor") : owner(kind, kind === "vk" ? [token] : [operator]),
+        ),
+      log,
+    });
     for (const service of [SpendControlService, AdminService]) {
       for (const method of service.methods) {
         const named = rolesOf(method);
@@ -217,6 +265,7 @@ describe("the gate", () => {
         for (const [role, authorization] of [
           [1, `Bearer ${token}`],
           [2, `Bearer ${operator}`],
+          [3, `Bearer ${auditor}`],
         ] as const) {
           const call = pass(gate, authorization, method);
           if (named.includes(role)) await expect(call, method.name).resolves.toBeDefined();
@@ -232,7 +281,7 @@ describe("the gate", () => {
   });
 
   test("denies an RPC that names no roles", async () => {
-    const gate = authGate({ lookupTokenHash: lookup(tokens), log });
+    const gate = authGate({ lookupToken: lookup(tokens), log });
     const { proto } = authorize;
     const nameless = { ...authorize, proto: { ...proto, options: undefined } } as unknown as DescMethod;
     expect((await refusal(pass(gate, `Bearer ${token}`, nameless))).code).toBe(Code.PermissionDenied);

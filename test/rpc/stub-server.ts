@@ -58,8 +58,14 @@ export async function startStubServer(
     requestGate: traceGate(
       authGate({
         log,
-        lookupTokenHash: (kind, workspace, id) =>
-          Promise.resolve(workspace === "acme" && hashes[kind][0] === id ? [hashes[kind][1]] : []),
+        lookupToken: (kind, workspace, id) =>
+          Promise.resolve({
+            role: kind === "vk" ? "vault_key" : "operator",
+            secrets:
+              workspace === "acme" && hashes[kind][0] === id
+                ? [{ sha256: hashes[kind][1], validForMs: undefined }]
+                : [],
+          }),
       }),
     ),
     interceptors: [

@@ -10,13 +10,15 @@ import type {
   AuthorizeDecision,
   CommitCommand,
 } from "../../server/domain/spend.ts";
-import type { NewVaultKey, VaultKey } from "../../server/domain/vault-key.ts";
+import type { KillSwitch, KillSwitchTarget } from "../../server/domain/kill-switch.ts";
+import type { NewVaultKey, VaultKey, VaultKeyState } from "../../server/domain/vault-key.ts";
 import { type CapChange, insertCap, updateCap } from "../../server/store/cap.ts";
 import type { Database } from "../../server/store/database.ts";
+import { engageKillSwitch, releaseKillSwitch } from "../../server/store/kill-switch.ts";
 import { type ChangePolicy, createChangePolicy } from "../../server/store/policy.ts";
 import { inTransaction } from "../../server/store/postgres.ts";
 import * as store from "../../server/store/spend.ts";
-import { insertVaultKey, revokeVaultKey } from "../../server/store/vault-key.ts";
+import { changeVaultKeyState, insertVaultKey } from "../../server/store/vault-key.ts";
 import { ensureWorkspace } from "../../server/store/workspace.ts";
 
 export const endpoint = "POST /v1/payment_intents";
@@ -83,6 +85,10 @@ export interface Granting {
   readonly changePolicy: ChangePolicy;
   vaultKey(vaultKeyId: string, policy?: Partial<NewVaultKey>): Promise<VaultKey>;
   revoke(vaultKeyId: string): Promise<void>;
+  suspend(vaultKeyId: string): Promise<void>;
+  resume(vaultKeyId: string): Promise<void>;
+  engage(target: KillSwitchTarget): Promise<KillSwitch>;
+  release(killSwitch: KillSwitch): Promise<void>;
   cap(capId: string, limit: Money, options?: NewCapOptions): Promise<void>;
   changeCap(capId: string, change: Partial<CapChange>): Promise<void>;
   authorize(...commands: AuthorizeCommand[]): Promise<AuthorizeDecision[]>;
@@ -100,7 +106,7 @@ export async function openGranting(pool: pg.Pool): Promise<Granting> {
   const workspace = `w${randomBytes(8).toString("hex")}`;
   await ensureWorkspace(pool, workspace);
   const changePolicy = createChangePolicy((work) => inTransaction(pool, work));
-  const change = async (kind: string, work: (transaction: Database) => Promise<unknown>) => {
+  const change = async <Result>(kind: string, work: (transaction: Database) => Promise<Result>): Promise<Result> => {
     const principal = { role: "operator" as const, workspace, id: "test" };
     return await changePolicy({ principal, kind, traceId: "", detail: {} }, work);
   };
@@ -108,7 +114,21 @@ export async function openGranting(pool: pg.Pool): Promise<Granting> {
     workspace,
     changePolicy,
     vaultKey: (vaultKeyId, policy) => insertVaultKey(pool, workspace, newKey(vaultKeyId, policy), randomBytes(32)),
-    revoke: async (id) => void (await change("vault_key.revoked", (client) => revokeVaultKey(client, workspace, id))),
+    revoke: async (id) =>
+      void (await change("vault_key.revoked", (client) => setState(client, workspace, id, "REVOKED"))),
+    suspend: async (id) =>
+      void (await change("vault_key.suspended", (client) => setState(client, workspace, id, "SUSPENDED"))),
+    resume: async (id) =>
+      void (await change("vault_key.resumed", (client) => setState(client, workspace, id, "ACTIVE"))),
+    engage: async (target) => {
+      const made = { killSwitchId: attempt(), target, reason: "test", engagedBy: "test" };
+      const { killSwitch } = await change("kill_switch.engaged", (client) => engageKillSwitch(client, workspace, made));
+      return killSwitch;
+    },
+    release: async ({ killSwitchId }) => {
+      const release = { by: "test", reason: "test" };
+      await change("kill_switch.released", (client) => releaseKillSwitch(client, workspace, killSwitchId, release));
+    },
     cap: async (capId, limit, options) =>
       void (await change("cap.created", (client) => insertCap(client, workspace, newCap(capId, limit, options)))),
     changeCap: async (capId, changes) => {
@@ -154,6 +174,10 @@ export function commitCommand(authorization: AuthorizationId, options: Partial<C
   };
 }
 
+async function setState(client: Database, workspace: string, vaultKeyId: string, state: VaultKeyState) {
+  return await changeVaultKeyState(client, workspace, vaultKeyId, { state, reason: "test" });
+}
+
 function newKey(vaultKeyId: string, policy: Partial<NewVaultKey> = {}): NewVaultKey {
   return {
     vaultKeyId,
@@ -164,6 +188,8 @@ function newKey(vaultKeyId: string, policy: Partial<NewVaultKey> = {}): NewVault
     customers: undefined,
     maxPerSpend: undefined,
     expireTime: undefined,
+    attachedCaps: [],
+    labels: {},
     ...policy,
   };
 }

@@ -8,7 +8,7 @@ import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_ser
 import { type App, startApp } from "../../server/app.ts";
 import { type Config, readConfig } from "../../server/config.ts";
 import { createToken, tokenHash } from "../../server/rpc/auth.ts";
-import { setOperatorToken } from "../../server/store/workspace.ts";
+import { setOperatorToken } from "../../server/store/operator.ts";
 import { replaceClock, type TestClock } from "./clock.ts";
 import { createTestDatabase, type TestDatabase } from "./postgres.ts";
 

@@ -137,7 +137,7 @@ export const ErrorReason = {
   ALREADY_BOUND: 16,
 
   /**
-   * FAILED_PRECONDITION. The call is not possible in the authorization's state. Metadata `state`.
+   * FAILED_PRECONDITION. The call is not possible in the state of what it names. Metadata `state`.
    *
    * @generated from enum value: ERROR_REASON_STATE_NOT_ALLOWED = 17;
    */

@@ -28,22 +28,48 @@ create table holdfast.policy_gates (
   constraint policy_gates_waiting_check check (waiting >= 0)
 );
 
-create table holdfast.operator_tokens (
+-- Never deleted: the audit names them.
+create table holdfast.operators (
   workspace_id text not null,
   operator_id text not null,
+  role text not null,
   secret_sha256 bytea not null,
+  -- The secret before the last rotation, which opens until then.
+  previous_secret_sha256 bytea,
+  previous_secret_expire_time timestamptz,
+  -- The last secret that the settings of a server gave it: one that was exchanged since is not put back by a restart.
+  settings_secret_sha256 bytea,
+  request_id text,
+  request_sha256 bytea,
   create_time timestamptz not null,
-  constraint operator_tokens_pkey primary key (workspace_id, operator_id),
-  constraint operator_tokens_workspace_fkey foreign key (workspace_id) references holdfast.workspaces (workspace_id),
-  constraint operator_tokens_id_check check (operator_id ~ '^[a-z0-9]{1,32}$'),
-  constraint operator_tokens_secret_check check (length(secret_sha256) = 32)
+  rotate_time timestamptz,
+  revoke_time timestamptz,
+  revoke_reason text not null default '',
+  constraint operators_pkey primary key (workspace_id, operator_id),
+  constraint operators_workspace_fkey foreign key (workspace_id) references holdfast.workspaces (workspace_id),
+  constraint operators_id_check check (operator_id ~ '^[a-z0-9]{1,32}$'),
+  constraint operators_role_check check (role in ('OPERATOR', 'AUDITOR')),
+  constraint operators_secret_check check (
+    length(secret_sha256) = 32 and length(previous_secret_sha256) = 32 and length(settings_secret_sha256) = 32
+    and (previous_secret_sha256 is null) = (previous_secret_expire_time is null)
+  ),
+  constraint operators_request_check check (
+    (request_id is null) = (request_sha256 is null) and request_id ~ '^[0-9a-f]{32}$' and length(request_sha256) = 32
+  ),
+  constraint operators_reason_check check (length(revoke_reason) <= 500)
 );
+
+create unique index operators_request_idx on holdfast.operators (workspace_id, request_id)
+  where request_id is not null;
 
 -- A null list pins nothing; an empty allowed_endpoints list denies every endpoint.
 create table holdfast.vault_keys (
   workspace_id text not null,
   vault_key_id text not null,
   secret_sha256 bytea not null,
+  -- The secret before the last rotation, which opens until then.
+  previous_secret_sha256 bytea,
+  previous_secret_expire_time timestamptz,
   state text not null default 'ACTIVE',
   vendor text not null,
   allowed_endpoints text[] not null,
@@ -53,13 +79,33 @@ create table holdfast.vault_keys (
   max_per_spend_micros bigint,
   max_per_spend_currency text,
   expire_time timestamptz,
+  -- Ids of caps that count this key's spends beside those whose scope matches.
+  attached_caps text[] not null default '{}',
+  labels jsonb not null default '{}',
+  version bigint not null default 1,
+  request_id text,
+  request_sha256 bytea,
   create_time timestamptz not null,
+  update_time timestamptz not null,
+  suspend_time timestamptz,
   revoke_time timestamptz,
+  -- Why it is suspended or revoked.
+  reason text not null default '',
   constraint vault_keys_pkey primary key (workspace_id, vault_key_id),
   constraint vault_keys_workspace_fkey foreign key (workspace_id) references holdfast.workspaces (workspace_id),
   constraint vault_keys_id_check check (vault_key_id ~ '^[a-z0-9]{1,32}$'),
-  constraint vault_keys_secret_check check (length(secret_sha256) = 32),
-  constraint vault_keys_state_check check (state in ('ACTIVE', 'REVOKED')),
+  constraint vault_keys_secret_check check (
+    length(secret_sha256) = 32 and length(previous_secret_sha256) = 32
+    and (previous_secret_sha256 is null) = (previous_secret_expire_time is null)
+  ),
+  constraint vault_keys_state_check check (
+    state in ('ACTIVE', 'SUSPENDED', 'REVOKED') and (state = 'SUSPENDED') = (suspend_time is not null)
+  ),
+  constraint vault_keys_labels_check check (jsonb_typeof(labels) = 'object' and length(labels::text) <= 20000),
+  constraint vault_keys_request_check check (
+    (request_id is null) = (request_sha256 is null) and request_id ~ '^[0-9a-f]{32}$' and length(request_sha256) = 32
+  ),
+  constraint vault_keys_reason_check check (length(reason) <= 500),
   constraint vault_keys_vendor_check check (vendor ~ '^[a-z][a-z0-9_]{0,31}$'),
   constraint vault_keys_max_check check (
     (max_per_spend_micros is null) = (max_per_spend_currency is null)
@@ -68,8 +114,12 @@ create table holdfast.vault_keys (
   constraint vault_keys_lists_check check (
     cardinality(allowed_endpoints) <= 100 and coalesce(cardinality(billing_periods), 0) <= 100
     and coalesce(cardinality(purposes), 0) <= 100 and coalesce(cardinality(customers), 0) <= 1000
+    and cardinality(attached_caps) <= 16
   )
 );
+
+create unique index vault_keys_request_idx on holdfast.vault_keys (workspace_id, request_id)
+  where request_id is not null;
 
 -- Window, zone, scope, currency and direction of a cap never change: its counters would mean something else.
 create table holdfast.caps (
@@ -477,7 +527,8 @@ create function holdfast.key_denial(
 language sql immutable parallel safe
 as $$
   select case
-    when p_key.vault_key_id is null or p_key.state <> 'ACTIVE' then 'VAULT_KEY_REVOKED'
+    when p_key.vault_key_id is null or p_key.state = 'REVOKED' then 'VAULT_KEY_REVOKED'
+    when p_key.state <> 'ACTIVE' then 'VAULT_KEY_SUSPENDED'
     when p_key.expire_time <= p_now then 'VAULT_KEY_EXPIRED'
     when p_key.vendor <> p_vendor then 'VENDOR'
     when not holdfast.endpoint_allowed(p_key.allowed_endpoints, p_endpoint) then 'ENDPOINT'

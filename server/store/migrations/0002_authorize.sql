@@ -12,7 +12,8 @@ returns table (
   ord integer, disposition text, error_reason text, differing_fields text[], visible boolean,
   may_have_been_sent boolean, retry_after_ms bigint, failed_generation integer,
   rule text, cap_id text, window_label text, window_end timestamptz, limit_micros bigint, committed_micros numeric,
-  held_micros numeric, cap_currency text, authorization_row holdfast.authorizations
+  held_micros numeric, cap_currency text, kill_switch text, kill_switch_target text,
+  authorization_row holdfast.authorizations
 )
 language plpgsql volatile
 as $$
@@ -20,6 +21,9 @@ as $$
 declare
   v_now timestamptz;
   v_denied text[];
+  -- The kill switch that denied, and what it stops.
+  v_switches text[];
+  v_targets text[];
   v_claimed text[];
   -- The locked counters, one array per column; v_add is what this batch takes from each.
   v_caps text[]; v_labels text[]; v_subjects text[];
@@ -76,6 +80,17 @@ begin
     currency text, amount_micros bigint
   )
   left join holdfast.vault_keys k on k.workspace_id = p_workspace and k.vault_key_id = x.vault_key_id;
+
+  if exists (select from holdfast.kill_switches s where s.workspace_id = p_workspace and s.release_time is null) then
+    select
+      array_agg(
+        coalesce(v_denied[x.ord], case when s.kill_switch_id is not null then 'KILL_SWITCH' end) order by x.ord),
+      array_agg(case when v_denied[x.ord] is null then s.kill_switch_id end order by x.ord),
+      array_agg(case when v_denied[x.ord] is null then s.target_kind end order by x.ord)
+    into v_denied, v_switches, v_targets
+    from jsonb_to_recordset(p_requests) as x (ord integer, vendor text, customer_id text)
+    left join lateral holdfast.engaged_kill_switch(p_workspace, x.vendor, x.customer_id) s on true;
+  end if;
 
   -- Claim the spends that may be new. A claim is the finished row of a grant; a denial deletes it again.
   with claims as (
@@ -465,6 +480,7 @@ begin
            'cap', v_caps[d_counter[x.ord]], 'window', v_labels[d_counter[x.ord]],
            'limit_micros', v_limits[d_counter[x.ord]], 'committed_micros', d_used_committed[x.ord],
            'held_micros', d_used_held[x.ord]) else '{}' end
+      || case when v_switches[x.ord] is not null then jsonb_build_object('kill_switch', v_switches[x.ord]) else '{}' end
       || case when x.lease is not null then jsonb_build_object(
            'lease', x.lease, 'lease_period', x.lease_period, 'fencing_token', x.fencing_token) else '{}' end
       || case when x.direction <> 'SPEND' then jsonb_build_object(
@@ -482,7 +498,7 @@ begin
       v_caps[d_counter[d.ord]], v_labels[d_counter[d.ord]],
       holdfast.window_end(v_windows[d_counter[d.ord]], v_zones[d_counter[d.ord]], v_labels[d_counter[d.ord]]),
       v_limits[d_counter[d.ord]], coalesce(d_used_committed[d.ord], 0), coalesce(d_used_held[d.ord], 0),
-      v_currencies[d_counter[d.ord]], case when d_row[d.ord] is null then t else d_row[d.ord] end
+      v_currencies[d_counter[d.ord]], v_switches[d.ord], v_targets[d.ord], case when d_row[d.ord] is null then t else d_row[d.ord] end
     from unnest(d_key, d_generation) with ordinality as d (key, generation, ord)
     left join holdfast.authorizations t
       on t.workspace_id = p_workspace and t.spend_key = d.key and t.generation = d.generation

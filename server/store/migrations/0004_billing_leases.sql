@@ -1,4 +1,20 @@
+-- Why a vault key that may not spend may not run a job either, null where it may.
+create function holdfast.lease_denial(p_workspace text, p_vault_key text, p_now timestamptz) returns text
+language sql stable
+as $$
+  select case
+    when k.state = 'REVOKED' then 'VAULT_KEY_REVOKED'
+    when k.state <> 'ACTIVE' then 'VAULT_KEY_SUSPENDED'
+    when k.expire_time <= p_now then 'VAULT_KEY_EXPIRED'
+  end
+  from holdfast.vault_keys k
+  where k.workspace_id = p_workspace and k.vault_key_id = p_vault_key
+$$;
+
 -- Acquires a billing lease. The fencing token grows by one whenever the holder changes or the lease had run out.
+--
+-- Locks as a grant does: policy -> vault key (share) -> the lease. So what is acquired is acquired before a suspend or a
+-- revoke has returned.
 create function holdfast.acquire_billing_lease(
   p_workspace text, p_lease text, p_period text, p_holder text, p_ttl interval, p_actor_id text, p_trace_id text
 ) returns table (answer text, lease_row holdfast.billing_leases, remaining_ms bigint)
@@ -10,6 +26,18 @@ declare
   l holdfast.billing_leases;
   v_answer text;
 begin
+  perform holdfast.share_policy(p_workspace);
+  perform from holdfast.vault_keys k
+    where k.workspace_id = p_workspace and k.vault_key_id = p_actor_id for share;
+  v_now := holdfast.clock();
+  v_answer := holdfast.lease_denial(p_workspace, p_actor_id, v_now);
+  if v_answer is not null then
+    perform holdfast.append_audit(
+      p_workspace, v_now, 'lease.acquire', 'vault_key', p_actor_id, p_trace_id,
+      jsonb_build_object('lease', p_lease, 'billing_period', p_period, 'holder_id', p_holder), null, v_answer);
+    return query select v_answer, null::holdfast.billing_leases, 0::bigint;
+    return;
+  end if;
   insert into holdfast.billing_leases (
     workspace_id, lease, billing_period, holder_id, fencing_token, expire_time, create_time
   )
@@ -61,7 +89,7 @@ begin
     where t.workspace_id = p_workspace and t.lease = p_lease and t.billing_period = p_period for no key update;
   v_now := holdfast.clock();
   v_renewed := found and l.holder_id = p_holder and l.fencing_token = p_token and l.expire_time > v_now
-    and not l.completed;
+    and not l.completed and holdfast.lease_denial(p_workspace, p_actor_id, v_now) is null;
   if v_renewed then
     -- Never shortened: a late heartbeat with a short time to live must not take time away.
     update holdfast.billing_leases t set expire_time = greatest(l.expire_time, v_now + p_ttl)

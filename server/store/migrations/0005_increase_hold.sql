@@ -7,7 +7,8 @@ create function holdfast.increase_hold(
   p_currency text, p_trace_id text
 ) returns table (
   error_reason text, rule text, cap_id text, window_label text, window_end timestamptz, limit_micros bigint,
-  committed_micros numeric, held_micros numeric, cap_currency text, authorization_row holdfast.authorizations
+  committed_micros numeric, held_micros numeric, cap_currency text, kill_switch text, kill_switch_target text,
+  authorization_row holdfast.authorizations
 )
 language plpgsql volatile
 as $$
@@ -18,6 +19,8 @@ declare
   a holdfast.authorizations;
   v_error text;
   v_rule text;
+  v_switch text;
+  v_target text;
   -- The first cap that denies.
   d record;
 begin
@@ -46,6 +49,11 @@ begin
   elsif p_amount_micros > a.held_micros then
     v_rule := holdfast.key_denial(
       k, v_now, a.vendor, a.endpoint, a.billing_period, a.purpose, a.customer_id, a.currency, p_amount_micros);
+    if v_rule is null then
+      select s.kill_switch_id, s.target_kind into v_switch, v_target
+        from holdfast.engaged_kill_switch(p_workspace, a.vendor, a.customer_id) s;
+      v_rule := case when v_switch is not null then 'KILL_SWITCH' end;
+    end if;
     if v_rule is null then
       perform from holdfast.counters n
         where n.workspace_id = p_workspace and (n.cap_id, n.window_label, n.subject) in (
@@ -93,13 +101,14 @@ begin
       jsonb_build_object('previous_held_micros', a.held_micros, 'asked_micros', p_amount_micros)
         || case when d.rule is null then '{}' else jsonb_build_object(
              'cap', d.cap_id, 'window', d.label, 'limit_micros', d.limit_micros, 'committed_micros', d.committed,
-             'held_micros', d.held) end,
+             'held_micros', d.held) end
+        || case when v_switch is null then '{}' else jsonb_build_object('kill_switch', v_switch) end,
       a, case when v_rule is null then 'GRANTED' else 'DENIED' end, v_rule);
   end if;
 
   return query
     select v_error, v_rule, d.cap_id, d.label, holdfast.window_end(d.cap_window, d.time_zone, d.label),
-      d.limit_micros, d.committed, d.held, d.currency, t
+      d.limit_micros, d.committed, d.held, d.currency, v_switch, v_target, t
     from (select 1) as one
     left join holdfast.authorizations t
       on t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;

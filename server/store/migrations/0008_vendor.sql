@@ -1,0 +1,1 @@
+-- The number of the tables of vendor credentials and reconciliation runs: what they need goes here.
