@@ -56,7 +56,8 @@ test.each(["SIGQUIT", "SIGKILL"] as const)(
       postgres.connection,
       `select customer_id from holdfast.authorizations where customer_id like '${signal}-%' and state = 'HELD'`,
     );
-    expect(rows.map((row) => row["customer_id"]).toSorted()).toEqual(granted.toSorted());
+    expect(new Set(rows.map((row) => row["customer_id"]))).toEqual(new Set(granted));
+    expect(rows).toHaveLength(granted.length);
     // Once Postgres accepts a connection, the server answers without being started again.
     await ask(postgres.connection, "select 1");
     expect(await policy.usage()).toMatchObject({ committed: "0" });

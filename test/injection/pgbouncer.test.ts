@@ -1,0 +1,184 @@
+import { type ChildProcess, spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
+import { chmodSync, rmSync, writeFileSync } from "node:fs";
+import { connect, createServer } from "node:net";
+import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { type Client, createClient } from "@connectrpc/connect";
+import { LeaseAnswer, SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
+import { Disposition, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { type App, startApp } from "../../server/app.ts";
+import { readConfig } from "../../server/config.ts";
+import { migrate } from "../../server/store/migrate.ts";
+import { createPolicy, type Policy, transportOf } from "../crash/policy.ts";
+import { openPaused } from "../support/paused.ts";
+import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { ask } from "../support/standby.ts";
+import { operatorToken } from "./server-process.ts";
+import { dollar, refused } from "./spend-call.ts";
+import { makeFolder, openPort } from "./wire.ts";
+
+const missing =
+  spawnSync("pgbouncer", ["--version"]).status === 0
+    ? undefined
+    : "pgbouncer is not installed; apt-get install pgbouncer";
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as { port: number };
+  server.close();
+  await once(server, "close");
+  return port;
+}
+
+async function accepts(port: number): Promise<boolean> {
+  const socket = connect({ host: "127.0.0.1", port });
+  const open = await once(socket, "connect").then(
+    () => true,
+    () => false,
+  );
+  socket.destroy();
+  return open;
+}
+
+describe.skipIf(missing !== undefined)(
+  `behind PgBouncer in transaction mode with two connections${missing === undefined ? "" : ` (skipped: ${missing})`}`,
+  () => {
+    let folder: string;
+    let database: TestDatabase;
+    let way: Awaited<ReturnType<typeof openPort>>;
+    let bouncer: ChildProcess;
+    let bouncerPort: number;
+    let apps: App[] = [];
+    let policy: Policy;
+    let spends: Client<typeof SpendControlService>;
+
+    beforeAll(async () => {
+      folder = await makeFolder("pgbouncer");
+      database = await createTestDatabase({ migrated: false });
+      way = await openPort(database.connection);
+      bouncerPort = await freePort();
+      const file = join(folder, "pgbouncer.ini");
+      writeFileSync(
+        file,
+        `[databases]
+* = host=127.0.0.1 port=${way.port} user=holdfast
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = ${bouncerPort}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = 2
+max_client_conn = 200
+server_reset_query_always = 0
+`,
+      );
+      chmodSync(file, 0o644);
+      const asNobody = process.getuid?.() === 0 ? { uid: 65_534, gid: 65_534 } : {};
+      bouncer = spawn("pgbouncer", [file], { ...asNobody, stdio: "ignore" });
+      while (!(await accepts(bouncerPort))) {
+        if (bouncer.exitCode !== null) throw new Error(`pgbouncer ended with exit code ${bouncer.exitCode}`);
+        await delay(50);
+      }
+      const connection = {
+        host: "127.0.0.1",
+        port: bouncerPort,
+        user: "holdfast",
+        database: database.connection.database,
+      };
+      await migrate(connection);
+      const config = {
+        ...readConfig({}, []),
+        port: 0,
+        logLevel: "silent",
+        operatorToken,
+        preparedStatements: false,
+        sweepIntervalMs: 200,
+      } as const;
+      const start = () => startApp(config, { connection, fsyncOff: "allowed" });
+      apps = [await start(), await start()];
+      policy = await createPolicy(apps[0]?.url ?? "", operatorToken, "100");
+      spends = createClient(SpendControlService, transportOf(apps[1]?.url ?? "", policy.vaultKey));
+    });
+    afterAll(async () => {
+      for (const app of apps) await app.close();
+      bouncer?.kill("SIGKILL");
+      await way?.close();
+      await database?.close();
+      rmSync(folder, { recursive: true, force: true });
+    });
+
+    const others = () => createClient(SpendControlService, transportOf(apps[0]?.url ?? "", policy.vaultKey));
+
+    test("two servers and 200 callers never grant more than the cap", async () => {
+      const requests = Array.from({ length: 200 }, (_, n) => dollar(`c${n}`));
+      const answers = await Promise.all(
+        requests.map((request, n) => (n % 2 === 0 ? spends : others()).authorizeSpend(request)),
+      );
+      expect(answers.filter(({ disposition }) => disposition === Disposition.GRANTED)).toHaveLength(100);
+      expect(answers.filter(({ disposition }) => disposition === Disposition.DENIED)).toHaveLength(100);
+      const attempts = new Map(requests.map(({ spend, attemptId }) => [spend.customerId, attemptId]));
+      const granted = answers.filter(({ disposition }) => disposition === Disposition.GRANTED);
+      await Promise.all(
+        granted.map(async ({ authorization }, n) => {
+          const name = authorization?.name ?? "";
+          if (n % 2 === 0) {
+            const amount = { currency: "usd", amount: "1" };
+            return await spends.commitSpend({ authorization: name, amount, vendorReference: `pi_${n}` });
+          }
+          const attemptId = attempts.get(authorization?.spend?.customerId ?? "") ?? "";
+          return await spends.voidSpend({ authorization: name, attemptId, evidence: VoidEvidence.NEVER_SENT });
+        }),
+      );
+      expect(await policy.usage()).toMatchObject({ committed: "50", held: "0" });
+    });
+
+    test("policies, leases, dry runs and reads work", async () => {
+      await policy.setLimit("500");
+      const request = dollar("dry");
+      expect(await spends.authorizeSpend({ ...request, dryRun: true })).toMatchObject({
+        disposition: Disposition.GRANTED,
+      });
+      const lease = {
+        lease: "run",
+        billingPeriod: "2026-11",
+        holderId: "a".repeat(32),
+        ttl: { seconds: 30n, nanos: 0 },
+      };
+      const first = await spends.acquireBillingLease(lease);
+      const second = await others().acquireBillingLease({ ...lease, holderId: "b".repeat(32) });
+      expect([first.answer, second.answer]).toEqual([LeaseAnswer.ACQUIRED, LeaseAnswer.HELD_BY_OTHER]);
+      await policy.admin.revokeVaultKey({ name: "vaultKeys/billing" });
+      expect(await spends.authorizeSpend(dollar("revoked"))).toMatchObject({ disposition: Disposition.DENIED });
+    });
+
+    test("a lock that somebody keeps ends a call in time, although no session has settings", async () => {
+      const paused = await openPaused(database.pool);
+      await paused.client.query("select from holdfast.workspaces for update");
+      expect(await refused(policy.setLimit("400"))).toMatchObject({ reason: "DATABASE_UNAVAILABLE", retryInfo: true });
+      paused.release();
+      await policy.setLimit("400");
+    });
+
+    test("nothing of a session stays behind: no settings, no named statements, no locks, nobody listens", async () => {
+      const { rows } = await database.pool.query(
+        `select (select count(*)::int4 from pg_locks where locktype = 'advisory') as locks,
+           (select count(*)::int4 from pg_stat_activity where datname = current_database() and state <> 'idle'
+              and pid <> pg_backend_pid() and query not like '/* %') as others`,
+      );
+      expect(rows).toEqual([{ locks: 0, others: 0 }]);
+      // Through the bouncer itself: whichever connection answers.
+      for (let n = 0; n < 10; n += 1) {
+        const [row] = await ask(
+          { ...database.connection, host: "127.0.0.1", port: bouncerPort },
+          `select current_setting('lock_timeout') as lock_timeout, current_setting('statement_timeout') as
+             statement_timeout, (select count(*)::int4 from pg_prepared_statements where name <> '') as statements`,
+        );
+        expect(row).toEqual({ lock_timeout: "0", statement_timeout: "0", statements: 0 });
+      }
+    });
+  },
+);
