@@ -21,8 +21,17 @@ export interface LineProcess {
   kill(): Promise<void>;
 }
 
-export function startLineProcess(file: string): LineProcess {
-  const child = spawn(process.execPath, ["--conditions=holdfast-source", file], { stdio: ["pipe", "pipe", "pipe"] });
+export interface LineProcessOptions {
+  readonly nodeFlags?: readonly string[];
+  /** Besides the environment of this process. */
+  readonly env?: Readonly<Record<string, string>>;
+}
+
+export function startLineProcess(file: string, { nodeFlags = [], env = {} }: LineProcessOptions = {}): LineProcess {
+  const child = spawn(process.execPath, [...nodeFlags, "--conditions=holdfast-source", file], {
+    env: { ...process.env, ...env },
+    stdio: ["pipe", "pipe", "pipe"],
+  });
   const exited = once(child, "exit");
   const lines: Line[] = [];
   const waiting = new Set<() => void>();

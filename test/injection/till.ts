@@ -86,7 +86,8 @@ function createClerk(desk: Desk, options: ClerkOptions): { clerk: Clerk; close: 
     timers: time,
     ...settings,
   });
-  const plain = stripeAt(time, { host: "127.0.0.1", port });
+  // Its own pauses between two tries would be real ones.
+  const plain = stripeAt(time, { host: "127.0.0.1", port }, { maxNetworkRetries: 0 });
   const stripe = holdfast.stripe(plain);
   const clerk: Clerk = {
     holdfast,

@@ -100,8 +100,10 @@ const SOCKET_TIMEOUT_MS = 60_000;
 /** A client whose requests hold the time back, and end by it. */
 export function stripeAt(
   time: VirtualTime,
-  { host, port, protocol = "http" }: { host: string; port: number; protocol?: "http" | "https" },
+  address: { host: string; port: number; protocol?: "http" | "https" },
+  config: Omit<Stripe.StripeConfig, "protocol"> = {},
 ): Stripe {
+  const { host, port, protocol = "http" } = address;
   const inner = Stripe.createNodeHttpClient() as unknown as StripeHttpClient;
   const client: StripeHttpClient = {
     getClientName: () => inner.getClientName(),
@@ -126,7 +128,7 @@ export function stripeAt(
     },
   };
   const httpClient = client as unknown as Stripe.HttpClient;
-  return new Stripe("sk_test_1", { host, port, protocol, telemetry: false, httpClient });
+  return new Stripe("sk_test_1", { host, port, protocol, telemetry: false, httpClient, ...config });
 }
 
 /** What a promise was rejected with. */
