@@ -1,8 +1,8 @@
-import type { Micros } from "./money.ts";
-import { toMicros } from "./money.ts";
+import { type Micros, toMicros } from "./money.ts";
 
-// ISO 4217. Every other currency has two decimals.
-const zeroDecimals = new Set("bif clp djf gnf isk jpy kmf krw pyg rwf ugx uyi vnd vuv xaf xof xpf".split(" "));
+// As vendors charge them: currencies whose smallest unit is the major one, and those with three decimals. Every other
+// one has two.
+const zeroDecimals = new Set("bif clp djf gnf isk jpy kmf krw mga pyg rwf ugx vnd vuv xaf xof xpf".split(" "));
 const threeDecimals = new Set("bhd iqd jod kwd lyd omr tnd".split(" "));
 
 /** A currency's smallest unit in micros: 10,000 for "usd", 1,000,000 for "jpy", 1,000 for "kwd". */

@@ -514,7 +514,7 @@ as $$
       and cardinality(string_to_array(template, '/')) = cardinality(string_to_array(p_endpoint, '/'))
       and not exists (
         select from unnest(string_to_array(template, '/'), string_to_array(p_endpoint, '/')) as s (wanted, given)
-        where wanted <> given and (not starts_with(wanted, ':') or given = '')
+        where wanted <> given and (not starts_with(wanted, ':') or given = '' or starts_with(given, '.'))
       )
   )
 $$;
