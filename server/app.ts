@@ -50,6 +50,8 @@ export interface AppOptions {
   readonly connection?: pg.ClientConfig;
   /** Only for tests, whose cluster need not survive a power failure. */
   readonly fsyncOff?: "allowed";
+  /** Only for tests: the migrations of another version of this program. */
+  readonly migrationsFolder?: string;
   /** Returns that many random bytes. */
   readonly random?: (size: number) => Uint8Array;
   readonly log?: pino.Logger;
@@ -193,8 +195,13 @@ async function openDatabase(config: Config, options: AppOptions, parts: Database
   closers.push(() => pool.end());
   const fsyncOff = options.fsyncOff ?? "refused";
   await checkServer(pool, { fsyncOff });
-  await migrate(connection, { log: (message) => log.info(message) });
-  await checkDatabase(pool, { alteredClock: config.alteredClock, fsyncOff });
+  const folder = options.migrationsFolder;
+  await migrate(connection, { log: (message) => log.info(message), ...(folder === undefined ? {} : { folder }) });
+  await checkDatabase(pool, {
+    alteredClock: config.alteredClock,
+    fsyncOff,
+    ...(folder === undefined ? {} : { migrationsFolder: folder }),
+  });
   await instance.start(pool);
   return pool;
 }

@@ -8,4 +8,5 @@ export const attribute = {
   role: "holdfast.role",
   errorReason: "holdfast.error_reason",
   batchSize: "holdfast.batch.size",
+  poolMistake: "holdfast.pool.mistake",
 } as const;

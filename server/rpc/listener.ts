@@ -1,7 +1,9 @@
 import { createServer as createHttp1Server, type Server as Http1Server } from "node:http";
 import { createServer as createHttp2Server, type Http2Server } from "node:http2";
 import { type AddressInfo, createServer as createNetServer, type Server as NetServer } from "node:net";
+import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError } from "@connectrpc/connect";
+import { RetryInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
 import { StartupError } from "../startup-error.ts";
 import { createDispatcher, type DispatchOptions, type Dispatcher } from "./dispatch.ts";
 import { createConnections } from "./listener-connections.ts";
@@ -76,6 +78,8 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
     const reason = new ConnectError(
       "The server is shutting down: repeat the call on another replica.",
       Code.Unavailable,
+      undefined,
+      [{ desc: RetryInfoSchema, value: { retryDelay: durationFromMs(100) } }],
     );
     const abort = setTimeout(() => shutdown.abort(reason), graceMs * 0.8);
     const cut = setTimeout(connections.destroyAll, graceMs);

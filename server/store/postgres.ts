@@ -1,5 +1,7 @@
+import { metrics } from "@opentelemetry/api";
 import pg from "pg";
 import { StartupError } from "../startup-error.ts";
+import { attribute } from "../telemetry-attributes.ts";
 import { columnValues } from "./column-values.ts";
 import {
   classifyDatabaseError,
@@ -124,8 +126,9 @@ function guardPool(pool: pg.Pool, states: WeakMap<pg.ClientBase, ConnectionState
     const release = client.release.bind(client);
     client.release = (error) => {
       const state = states.get(client);
-      const clean = state?.broken === false && state.inFlight === 0 && client.getTransactionStatus() === "I";
-      release(error ?? !clean);
+      const mistake = state?.broken === false ? mistakeOf(client, state) : undefined;
+      if (mistake !== undefined) countMistake(mistake);
+      release(error ?? (state?.broken !== false || mistake !== undefined));
     };
     return client;
   };
@@ -139,6 +142,22 @@ function guardPool(pool: pg.Pool, states: WeakMap<pg.ClientBase, ConnectionState
   };
   pool.connect = guardedConnect as typeof pool.connect;
   pool.query = guardedQuery as typeof pool.query;
+}
+
+type Mistake = "unanswered_statement" | "open_transaction";
+
+/** What the user of a connection left behind, which would reach its next user. */
+function mistakeOf(client: pg.ClientBase, { inFlight }: ConnectionState): Mistake | undefined {
+  if (inFlight > 0) return "unanswered_statement";
+  return client.getTransactionStatus() === "I" ? undefined : "open_transaction";
+}
+
+function countMistake(mistake: Mistake): void {
+  // Looked up each time: the meter is installed after this module is loaded, and this should never happen.
+  const counter = metrics.getMeter("holdfast").createCounter("holdfast.pool.destroyed", {
+    description: "Connections that were released in a state their next user must not meet, and destroyed.",
+  });
+  counter.add(1, { [attribute.poolMistake]: mistake });
 }
 
 function guardClient(client: pg.ClientBase, state: ConnectionState, settings: PoolSettings): void {

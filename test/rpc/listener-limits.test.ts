@@ -5,6 +5,7 @@ import { connect as connectNet, type Socket } from "node:net";
 import { toJsonString } from "@bufbuild/protobuf";
 import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createConnectTransport, createGrpcTransport } from "@connectrpc/connect-node";
+import { RetryInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
 import { Disposition } from "@holdfast/api/holdfast/v1/spend_pb";
 import { AuthorizeSpendRequestSchema, SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import { describe, expect, test, vi } from "vitest";
@@ -175,6 +176,7 @@ describe("shutdown", () => {
     await closed;
     expect((await error).code).toBe(Code.Unavailable);
     expect((await error).rawMessage).toContain("shutting down");
+    expect((await error).findDetails(RetryInfoSchema)[0]?.retryDelay).toBeDefined();
     expect(server.defects).toEqual([]);
   });
 

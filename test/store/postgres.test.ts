@@ -2,8 +2,9 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { connect, createServer, type Server, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { type Attributes, createNoopMeter, metrics } from "@opentelemetry/api";
 import type pg from "pg";
-import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { readTimestamp } from "../../server/store/column-values.ts";
 import { sqlStateOf } from "../../server/store/database-errors.ts";
 import { classifyDatabaseError, createPool, inTransaction, type PoolOptions } from "../../server/store/postgres.ts";
@@ -179,6 +180,16 @@ describe("a lost acknowledgement of COMMIT", () => {
 });
 
 describe("a transaction", () => {
+  const counted: unknown[][] = [];
+  beforeAll(() => {
+    const createCounter = (name: string) => ({
+      add: (value: number, attributes?: Attributes) => void counted.push([name, value, attributes]),
+    });
+    metrics.setGlobalMeterProvider({ getMeter: () => ({ ...createNoopMeter(), createCounter }) });
+  });
+  beforeEach(() => void counted.splice(0));
+  afterAll(() => metrics.disable());
+
   test("returns the value of its work and commits", async () => {
     const value = await inTransaction(open(), async (client) => {
       await client.query("insert into notes values ('committed')");
@@ -223,6 +234,7 @@ describe("a transaction", () => {
     client.release();
     expect(await one(pool, "select pg_backend_pid()")).not.toBe(pid);
     expect(await notes("left open")).toBe(0);
+    expect(counted).toEqual([["holdfast.pool.destroyed", 1, { "holdfast.pool.mistake": "open_transaction" }]]);
   });
 
   test("a statement still unanswered at release does not go back into the pool", async () => {
@@ -233,6 +245,7 @@ describe("a transaction", () => {
     client.release();
     await slow;
     expect(await one(pool, "select pg_backend_pid()")).not.toBe(pid);
+    expect(counted).toEqual([["holdfast.pool.destroyed", 1, { "holdfast.pool.mistake": "unanswered_statement" }]]);
   });
 });
 
