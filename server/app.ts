@@ -306,7 +306,7 @@ function rehearsal(pool: pg.Pool, turn: Semaphore): Rehearse {
     let decision: AuthorizeDecision | undefined;
     try {
       await inTransaction(pool, async (transaction) => {
-        [decision] = await authorizeBatch(transaction, workspace, [command]);
+        [decision] = await authorizeBatch(transaction, workspace, [command], true);
         throw rehearsed;
       });
     } catch (error) {

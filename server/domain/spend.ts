@@ -1,4 +1,5 @@
 import { createHash } from "node:crypto";
+import type { CapDraw, CapFigures } from "./cap.ts";
 import { type ErrorReasonName, HoldfastError } from "./errors.ts";
 import type { EngagedKillSwitch } from "./kill-switch.ts";
 import type { Micros, Money } from "./money.ts";
@@ -37,7 +38,7 @@ export type DenialRule =
 
 /** Who asks for a change, as the audit names it. */
 export interface Actor {
-  readonly kind: "vault_key" | "operator";
+  readonly kind: "vault_key" | "operator" | "server";
   readonly id: string;
 }
 
@@ -165,16 +166,6 @@ export interface Contradiction {
   readonly closeReason: string | undefined;
 }
 
-export interface CapFigures {
-  readonly capId: string;
-  readonly window: string;
-  readonly windowEnd: bigint | undefined;
-  readonly currency: string;
-  readonly limit: Micros;
-  readonly committed: Micros;
-  readonly held: Micros;
-}
-
 /** The answer to one AuthorizeCommand, or the reason why it is refused. */
 export interface AuthorizeDecision {
   readonly disposition: Disposition | undefined;
@@ -187,6 +178,8 @@ export interface AuthorizeDecision {
   readonly cap: CapFigures | undefined;
   /** With rule KILL_SWITCH. */
   readonly killSwitch: EngagedKillSwitch | undefined;
+  /** Of a rehearsal whose caps were judged: every cap that the spend draws on, by id. */
+  readonly draws: readonly CapDraw[];
   /** Absent where there is none or it belongs to another vault key. */
   readonly authorization: Authorization | undefined;
 }

@@ -7,6 +7,7 @@ import {
 } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import { HoldfastError, invalidField } from "../domain/errors.ts";
 import type { AuthorizeCommand, AuthorizeDecision } from "../domain/spend.ts";
+import { drawMessage } from "./cap-message.ts";
 import {
   authorizationMessage,
   directionFrom,
@@ -78,6 +79,7 @@ export function authorizeResponse(command: AuthorizeCommand, decision: Authorize
     mayHaveBeenSent: decision.mayHaveBeenSent,
     differingFields: [...decision.differingFields],
     failedGeneration: decision.failedGeneration ?? 0,
+    draws: decision.draws.map((draw) => drawMessage(draw, command.amount)),
     ...(authorization === undefined ? {} : { authorization: authorizationMessage(authorization) }),
     ...(retryAfterMs === undefined ? {} : { retryAfter: durationFromMs(retryAfterMs) }),
     ...(rule === undefined ? {} : { denial: denialOf({ ...command, more: command.amount.micros }, rule, decision) }),

@@ -3,7 +3,7 @@ import { CapSchema, CapWindow } from "@holdfast/api/holdfast/v1/cap_pb";
 import type { CreateBillingPeriodKeyRequest } from "@holdfast/api/holdfast/v1/vault_key_pb";
 import { billingPeriodLimit } from "../domain/billing-period-key.ts";
 import { invalidField } from "../domain/errors.ts";
-import { newCap } from "./caps.ts";
+import { newCap } from "./cap-policy.ts";
 import { microsFrom, moneyFrom, moneyMessage } from "./convert.ts";
 import type { KeyCreation } from "./vault-key-creation.ts";
 

@@ -1,8 +1,9 @@
 import { create } from "@bufbuild/protobuf";
 import { type Denial, DenialSchema } from "@holdfast/api/holdfast/v1/spend_pb";
+import type { CapFigures } from "../domain/cap.ts";
 import type { EngagedKillSwitch } from "../domain/kill-switch.ts";
 import { formatMicros, type Money } from "../domain/money.ts";
-import type { CapFigures, DenialRule, SpendIdentity } from "../domain/spend.ts";
+import type { DenialRule, SpendIdentity } from "../domain/spend.ts";
 import { denialRuleOf, moneyMessage, timestampMessage } from "./convert.ts";
 
 /** What was asked for, as far as a denial explains it. An AuthorizeCommand and an Authorization fit. */
@@ -47,20 +48,39 @@ function killSwitchDenial(asked: Denied, killSwitch: EngagedKillSwitch): Denial 
 /** Explains a denial with every figure. */
 function denialMessage(asked: Denied, rule: DenialRule, cap: CapFigures | undefined): Denial {
   if (cap === undefined) return create(DenialSchema, { rule: denialRuleOf[rule], message: describe(asked, rule) });
-  const money = (micros: bigint) => moneyMessage({ currency: cap.currency, micros });
-  const headroom = cap.limit - cap.committed - cap.held;
+  const { windowStart, windowEnd } = cap;
   return create(DenialSchema, {
     rule: denialRuleOf[rule],
     message: describe(asked, rule, cap),
     cap: `caps/${cap.capId}`,
+    window: cap.window,
+    ...(cap.currency === undefined ? countsOf(cap, rule) : amountsOf(cap, cap.currency, { rule, more: asked.more })),
+    ...(windowStart === undefined ? {} : { windowStartTime: timestampMessage(windowStart) }),
+    ...(windowEnd === undefined ? {} : { windowEndTime: timestampMessage(windowEnd) }),
+  });
+}
+
+function amountsOf(cap: CapFigures, currency: string, asked: { readonly rule: DenialRule; readonly more: bigint }) {
+  const money = (micros: bigint) => moneyMessage({ currency, micros });
+  const headroom = cap.limit - cap.committed - cap.held;
+  return {
     limit: money(cap.limit),
     committed: money(cap.committed),
     held: money(cap.held),
     headroom: money(headroom),
-    window: cap.window,
-    ...(rule === "CAP_HEADROOM" ? { shortBy: money(asked.more - headroom) } : {}),
-    ...(cap.windowEnd === undefined ? {} : { windowEndTime: timestampMessage(cap.windowEnd) }),
-  });
+    ...(asked.rule === "CAP_HEADROOM" ? { shortBy: money(asked.more - headroom) } : {}),
+  };
+}
+
+function countsOf(cap: CapFigures, rule: DenialRule) {
+  const headroom = cap.limit - cap.committed - cap.held;
+  return {
+    limitCount: cap.limit,
+    committedCount: cap.committed,
+    heldCount: cap.held,
+    headroomCount: headroom,
+    ...(rule === "CAP_HEADROOM" ? { shortByCount: 1n - headroom } : {}),
+  };
 }
 
 function describe(asked: Denied, rule: DenialRule, cap?: CapFigures): string {
@@ -70,8 +90,11 @@ function describe(asked: Denied, rule: DenialRule, cap?: CapFigures): string {
   const owner = cap === undefined ? key : `the cap caps/${cap.capId}`;
   switch (rule) {
     case "CAP_HEADROOM": {
-      const what = `${figure(asked.more)}${asked.more === amount.micros ? "" : " more"}`;
-      return `${what} does not fit into ${owner}. Raise its limit or wait for its window to end.`;
+      const money = `${figure(asked.more)}${asked.more === amount.micros ? "" : " more"}`;
+      const what = cap !== undefined && cap.currency === undefined ? "One more spend" : money;
+      const remedy =
+        cap?.windowEnd === undefined ? "Raise its limit." : "Raise its limit or wait for its window to end.";
+      return `${what} does not fit into ${owner}. ${remedy}`;
     }
     case "MAX_PER_SPEND":
       return `${figure(amount.micros)} is more than ${owner} allows for one spend. Check the amount's decimals, or raise max_per_spend.`;

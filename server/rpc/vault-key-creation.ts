@@ -8,7 +8,7 @@ import type { Database } from "../store/database.ts";
 import type { ChangePolicy } from "../store/policy.ts";
 import * as store from "../store/vault-key.ts";
 import { createToken, type Principal, tokenHash } from "./auth.ts";
-import { newCap } from "./caps.ts";
+import { newCap } from "./cap-policy.ts";
 import { requireSameRequest } from "./creation-request.ts";
 import { currentTraceId } from "./trace.ts";
 import { newVaultKey } from "./vault-key-message.ts";

@@ -9,7 +9,7 @@ import type { ChangePolicy } from "../store/policy.ts";
 import * as store from "../store/vault-key.ts";
 import { principalOf } from "./auth.ts";
 import { billingPeriodCreation } from "./billing-period-key.ts";
-import { capMessage } from "./caps.ts";
+import { capMessage } from "./cap-message.ts";
 import { creationRequest } from "./creation-request.ts";
 import { cutPage, decodePageToken, pageSize } from "./page.ts";
 import { createKey, vaultKeyCreation } from "./vault-key-creation.ts";

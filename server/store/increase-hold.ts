@@ -1,15 +1,13 @@
 import type { ErrorReasonName } from "../domain/errors.ts";
 import type { DenialRule, IncreaseCommand, IncreaseDecision } from "../domain/spend.ts";
-import { type AuthorizationRow, authorizationColumns, epochMicros, readAuthorization } from "./authorization.ts";
-import { type CapFiguresRow, readCapFigures } from "./cap-figures.ts";
+import { type AuthorizationRow, authorizationColumns, readAuthorization } from "./authorization.ts";
+import { capFiguresColumns, type CapFiguresRow, readCapFigures } from "./cap-figures.ts";
 import { type Database, run, statement } from "./database.ts";
 import { type EngagedRow, readEngaged } from "./kill-switch.ts";
 
 const increaseStatement = statement(
   "increase_hold",
-  `select f.error_reason, f.rule, f.cap_id, f.window_label, ${epochMicros("f.window_end")} as window_end,
-     f.limit_micros, f.committed_micros as cap_committed_micros, f.held_micros as cap_held_micros, f.cap_currency,
-     f.kill_switch, f.kill_switch_target,
+  `select f.error_reason, f.rule, ${capFiguresColumns}, f.kill_switch, f.kill_switch_target,
      ${authorizationColumns("(f.authorization_row)")}
    from holdfast.increase_hold($1::text, $2::text, $3::integer, $4::text, $5::bigint, $6::text,
      holdfast.where_granting($7::text)) as f`,

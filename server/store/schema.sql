@@ -125,30 +125,47 @@ create table holdfast.billing_leases (
 create table holdfast.caps (
   workspace_id text not null,
   cap_id text not null,
-  currency text not null,
-  limit_micros bigint not null,
+  currency text,
+  limit_micros bigint,
+  limit_count bigint,
   max_per_spend_micros bigint,
+  enforcement text default 'ENFORCE'::text not null,
   cap_window text not null,
   time_zone text not null,
+  start_hour integer default 0 not null,
+  week_start integer default 1 not null,
+  anchor_day integer default 1 not null,
+  anchor_month integer default 1 not null,
+  start_time timestamp with time zone,
+  end_time timestamp with time zone,
   scope_vault_key_id text,
   scope_vendor text,
   scope_endpoint text,
   scope_customer_id text,
   scope_purpose text,
+  attached_only boolean default false not null,
   per_customer boolean not null,
   direction text not null,
   refunds_restore_headroom boolean not null,
   version bigint default 1 not null,
+  request_id text,
+  request_sha256 bytea,
   create_time timestamp with time zone not null,
   update_time timestamp with time zone not null,
+  archive_time timestamp with time zone,
+  archive_reason text default ''::text not null,
+  constraint caps_anchor_check CHECK ((((start_hour >= 0) AND (start_hour <= 23)) AND ((week_start >= 1) AND (week_start <= 7)) AND ((anchor_day >= 1) AND (anchor_day <= 31)) AND ((anchor_month >= 1) AND (anchor_month <= 12)))),
+  constraint caps_archive_check CHECK ((((archive_time IS NOT NULL) OR (archive_reason = ''::text)) AND (length(archive_reason) <= 500))),
   constraint caps_currency_check CHECK ((currency ~ '^[a-z]{3}$'::text)),
-  constraint caps_direction_check CHECK (((direction = ANY (ARRAY['SPEND'::text, 'REFUND'::text])) AND ((direction = 'SPEND'::text) OR (NOT refunds_restore_headroom)))),
+  constraint caps_direction_check CHECK (((direction = ANY (ARRAY['SPEND'::text, 'REFUND'::text])) AND ((NOT refunds_restore_headroom) OR ((direction = 'SPEND'::text) AND (currency IS NOT NULL))))),
+  constraint caps_enforcement_check CHECK ((enforcement = ANY (ARRAY['ENFORCE'::text, 'SHADOW'::text]))),
   constraint caps_id_check CHECK ((cap_id ~ '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'::text)),
-  constraint caps_limit_check CHECK (((limit_micros >= 0) AND (limit_micros <= '1000000000000000000'::bigint))),
-  constraint caps_max_check CHECK (((max_per_spend_micros >= 0) AND (max_per_spend_micros <= '1000000000000000000'::bigint))),
+  constraint caps_limit_check CHECK ((((limit_micros >= 0) AND (limit_micros <= '1000000000000000000'::bigint)) AND ((limit_count >= 0) AND (limit_count <= '1000000000000'::bigint)) AND ((limit_micros IS NULL) = (currency IS NULL)) AND ((limit_count IS NULL) = (currency IS NOT NULL)))),
+  constraint caps_max_check CHECK ((((max_per_spend_micros >= 0) AND (max_per_spend_micros <= '1000000000000000000'::bigint)) AND ((max_per_spend_micros IS NULL) OR (currency IS NOT NULL)))),
   constraint caps_pkey PRIMARY KEY (workspace_id, cap_id),
+  constraint caps_request_check CHECK ((((request_id IS NULL) = (request_sha256 IS NULL)) AND (request_id ~ '^[0-9a-f]{32}$'::text) AND (length(request_sha256) = 32))),
   constraint caps_time_zone_check CHECK (((length(time_zone) >= 1) AND (length(time_zone) <= 64))),
-  constraint caps_window_check CHECK ((cap_window = ANY (ARRAY['LIFETIME'::text, 'DAY'::text, 'BILLING_PERIOD'::text]))),
+  constraint caps_window_check CHECK (((cap_window = ANY (ARRAY['LIFETIME'::text, 'DAY'::text, 'WEEK'::text, 'MONTH'::text, 'YEAR'::text, 'BILLING_PERIOD'::text, 'FIXED'::text])) AND ((cap_window = 'FIXED'::text) = (start_time IS NOT NULL)) AND ((cap_window = 'FIXED'::text) = (end_time IS NOT NULL)) AND (start_time < end_time))),
   constraint caps_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
 );
 
@@ -163,12 +180,13 @@ create table holdfast.contradictions (
   amount_micros bigint not null,
   currency text not null,
   counted_micros bigint not null,
+  counted_spends integer default 0 not null,
   attempt_id text not null,
   create_time timestamp with time zone not null,
   contradiction_id text not null,
   close_time timestamp with time zone,
   close_reason text,
-  constraint contradictions_amount_check CHECK (((amount_micros >= 0) AND (counted_micros >= 0))),
+  constraint contradictions_amount_check CHECK (((amount_micros >= 0) AND (counted_micros >= 0) AND ((counted_spends >= 0) AND (counted_spends <= 1)))),
   constraint contradictions_close_check CHECK ((((close_time IS NULL) = (close_reason IS NULL)) AND ((length(close_reason) >= 1) AND (length(close_reason) <= 500)))),
   constraint contradictions_id_check CHECK ((contradiction_id ~ '^[0-9a-f]{32}$'::text)),
   constraint contradictions_kind_check CHECK ((kind = ANY (ARRAY['COMMIT_AFTER_VOID'::text, 'OTHER_REFERENCE'::text, 'OTHER_AMOUNT'::text, 'REFERENCE_OF_ANOTHER_SPEND'::text]))),
@@ -182,8 +200,11 @@ create table holdfast.counters (
   subject text not null,
   committed_micros numeric(38,0) default 0 not null,
   held_micros numeric(38,0) default 0 not null,
+  committed_count bigint default 0 not null,
+  held_count bigint default 0 not null,
   constraint counters_cap_fkey FOREIGN KEY (workspace_id, cap_id) REFERENCES caps(workspace_id, cap_id),
   constraint counters_committed_check CHECK ((committed_micros >= (0)::numeric)),
+  constraint counters_counts_check CHECK (((committed_count >= 0) AND (held_count >= 0))),
   constraint counters_held_check CHECK ((held_micros >= (0)::numeric)),
   constraint counters_label_check CHECK ((length(window_label) <= 128)),
   constraint counters_pkey PRIMARY KEY (workspace_id, cap_id, window_label, subject),
@@ -198,8 +219,9 @@ create table holdfast.holds (
   window_label text not null,
   subject text not null,
   amount_micros bigint not null,
+  spend_count integer default 0 not null,
   returned_micros bigint default 0 not null,
-  constraint holds_amount_check CHECK ((amount_micros > 0)),
+  constraint holds_amount_check CHECK ((((amount_micros > 0) AND (spend_count = 0)) OR ((amount_micros = 0) AND (spend_count = 1)))),
   constraint holds_authorization_fkey FOREIGN KEY (workspace_id, spend_key, generation) REFERENCES authorizations(workspace_id, spend_key, generation),
   constraint holds_pkey PRIMARY KEY (workspace_id, spend_key, generation, cap_id),
   constraint holds_returned_check CHECK ((returned_micros >= 0))
@@ -372,6 +394,10 @@ CREATE INDEX authorizations_unsettled_idx ON holdfast.authorizations USING btree
 
 CREATE INDEX authorizations_vendor_reference_idx ON holdfast.authorizations USING btree (workspace_id, vendor, vendor_account, vendor_reference) WHERE (vendor_reference IS NOT NULL);
 
+CREATE INDEX caps_matching_idx ON holdfast.caps USING btree (workspace_id, direction, COALESCE(scope_vault_key_id, ''::text), COALESCE(scope_customer_id, ''::text)) WHERE ((archive_time IS NULL) AND (NOT attached_only));
+
+CREATE UNIQUE INDEX caps_request_idx ON holdfast.caps USING btree (workspace_id, request_id) WHERE (request_id IS NOT NULL);
+
 CREATE INDEX contradictions_create_time_idx ON holdfast.contradictions USING btree (workspace_id, create_time DESC, contradiction_id DESC);
 
 CREATE UNIQUE INDEX contradictions_id_idx ON holdfast.contradictions USING btree (workspace_id, contradiction_id);
@@ -392,9 +418,13 @@ CREATE UNIQUE INDEX vault_keys_request_idx ON holdfast.vault_keys USING btree (w
 
 -- function holdfast.append_audit(p_workspace text, p_time timestamp with time zone, p_kind text, p_actor_kind text, p_actor_id text, p_trace_id text, p_detail jsonb, p_authorization authorizations, p_disposition text, p_reason text) returns void
 
--- function holdfast.authorize_batch(p_workspace text, p_requests jsonb) returns TABLE(ord integer, disposition text, error_reason text, differing_fields text[], visible boolean, may_have_been_sent boolean, retry_after_ms bigint, failed_generation integer, rule text, cap_id text, window_label text, window_end timestamp with time zone, limit_micros bigint, committed_micros numeric, held_micros numeric, cap_currency text, kill_switch text, kill_switch_target text, authorization_row authorizations)
+-- function holdfast.authorize_batch(p_workspace text, p_requests jsonb) returns TABLE(ord integer, disposition text, error_reason text, differing_fields text[], visible boolean, may_have_been_sent boolean, retry_after_ms bigint, failed_generation integer, rule text, cap_id text, window_label text, window_start timestamp with time zone, window_end timestamp with time zone, cap_limit bigint, cap_committed numeric, cap_held numeric, cap_currency text, draws jsonb, kill_switch text, kill_switch_target text, authorization_row authorizations)
 
 -- function holdfast.bind_vendor_reference(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_vendor_reference text, p_vendor_state text, p_follow_for interval, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
+
+-- function holdfast.calendar_label(p_cap caps, p_now timestamp with time zone) returns text
+
+-- function holdfast.cap_figures(p_cap text, p_window text, p_currency text, p_limit bigint, p_committed numeric, p_held numeric) returns jsonb
 
 -- function holdfast.clock() returns timestamp with time zone
 
@@ -406,11 +436,15 @@ CREATE UNIQUE INDEX vault_keys_request_idx ON holdfast.vault_keys USING btree (w
 
 -- function holdfast.current_timeline() returns integer
 
+-- function holdfast.day_of_month(p_first timestamp without time zone, p_day integer) returns timestamp without time zone
+
 -- function holdfast.doubt_authorization(p_row authorizations, p_now timestamp with time zone) returns void
 
 -- function holdfast.endpoint_allowed(p_templates text[], p_endpoint text) returns boolean
 
 -- function holdfast.engaged_kill_switch(p_workspace text, p_vendor text, p_customer text) returns TABLE(kill_switch_id text, target_kind text)
+
+-- function holdfast.first_instant(p_local timestamp without time zone, p_time_zone text) returns timestamp with time zone
 
 -- function holdfast.hold_end(p_row authorizations) returns timestamp with time zone
 
@@ -418,7 +452,7 @@ CREATE UNIQUE INDEX vault_keys_request_idx ON holdfast.vault_keys USING btree (w
 
 -- function holdfast.in_doubt_since(p_row authorizations, p_now timestamp with time zone) returns timestamp with time zone
 
--- function holdfast.increase_hold(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_amount_micros bigint, p_currency text, p_trace_id text) returns TABLE(error_reason text, rule text, cap_id text, window_label text, window_end timestamp with time zone, limit_micros bigint, committed_micros numeric, held_micros numeric, cap_currency text, kill_switch text, kill_switch_target text, authorization_row authorizations)
+-- function holdfast.increase_hold(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_amount_micros bigint, p_currency text, p_trace_id text) returns TABLE(error_reason text, rule text, cap_id text, window_label text, window_start timestamp with time zone, window_end timestamp with time zone, cap_limit bigint, cap_committed numeric, cap_held numeric, cap_currency text, kill_switch text, kill_switch_target text, authorization_row authorizations)
 
 -- function holdfast.instance_problem() returns text
 
@@ -440,7 +474,7 @@ CREATE UNIQUE INDEX vault_keys_request_idx ON holdfast.vault_keys USING btree (w
 
 -- function holdfast.reopen_billing_lease(p_workspace text, p_lease text, p_period text, p_operator_id text, p_reason text, p_trace_id text) returns TABLE(reopened boolean, lease_row billing_leases)
 
--- function holdfast.report_reconciliation(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_finding text, p_vendor_reference text, p_vendor_state text, p_note text, p_follow_for interval, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
+-- function holdfast.report_reconciliation(p_workspace text, p_spend_key text, p_generation integer, p_actor_kind text, p_actor_id text, p_finding text, p_vendor_reference text, p_vendor_state text, p_note text, p_follow_for interval, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
 
 -- function holdfast.report_unknown(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_reason text, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
 
@@ -460,6 +494,10 @@ CREATE UNIQUE INDEX vault_keys_request_idx ON holdfast.vault_keys USING btree (w
 
 -- function holdfast.where_granting(p_value text) returns text
 
--- function holdfast.window_end(p_window text, p_time_zone text, p_label text) returns timestamp with time zone
+-- function holdfast.window_end(p_cap caps, p_label text) returns timestamp with time zone
 
--- function holdfast.window_label(p_window text, p_time_zone text, p_billing_period text, p_now timestamp with time zone) returns text
+-- function holdfast.window_label(p_cap caps, p_billing_period text, p_now timestamp with time zone) returns text
+
+-- function holdfast.window_local_start(p_cap caps, p_label text, p_later integer) returns timestamp without time zone
+
+-- function holdfast.window_start(p_cap caps, p_label text) returns timestamp with time zone

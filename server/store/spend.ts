@@ -11,16 +11,21 @@ import {
   stableKey,
   type VoidEvidence,
 } from "../domain/spend.ts";
-import { type AuthorizationRow, authorizationColumns, epochMicros, readAuthorization } from "./authorization.ts";
-import { type CapFiguresRow, readCapFigures } from "./cap-figures.ts";
+import { type AuthorizationRow, authorizationColumns, readAuthorization } from "./authorization.ts";
+import {
+  type CapDrawJson,
+  capFiguresColumns,
+  type CapFiguresRow,
+  readCapDraw,
+  readCapFigures,
+} from "./cap-figures.ts";
 import { type Database, run, statement } from "./database.ts";
 import { type EngagedRow, readEngaged } from "./kill-switch.ts";
 
 const authorizeBatchStatement = statement(
   "authorize_batch",
   `select f.disposition, f.error_reason, f.differing_fields, f.visible, f.may_have_been_sent, f.retry_after_ms,
-     f.failed_generation, f.rule, f.cap_id, f.window_label, ${epochMicros("f.window_end")} as window_end,
-     f.limit_micros, f.committed_micros as cap_committed_micros, f.held_micros as cap_held_micros, f.cap_currency,
+     f.failed_generation, f.rule, ${capFiguresColumns}, f.draws::text as draws,
      f.kill_switch, f.kill_switch_target, ${authorizationColumns("(f.authorization_row)")}
    from holdfast.authorize_batch($1::text, holdfast.requests_to_judge($1::text, $2::jsonb)) as f
    order by f.ord`,
@@ -97,6 +102,8 @@ interface DecisionRow extends AuthorizationRow, CapFiguresRow, EngagedRow {
   readonly retry_after_ms: bigint | null;
   readonly failed_generation: number | null;
   readonly rule: DenialRule | null;
+  /** JSON; null unless rehearsed. */
+  readonly draws: string | null;
 }
 
 /** What became of a settling call: the row as it is now, and why it was refused, if it was. */
@@ -121,13 +128,18 @@ interface CommitRow extends SettledRow {
   readonly hold_left_ms: bigint | null;
 }
 
-/** Judges a batch of one workspace in arrival order; one statement, one commit. Answers in the same order. */
+/**
+ * Judges a batch of one workspace in arrival order; one statement, one commit. Answers in the same order. A rehearsal,
+ * which the caller rolls back, also says what each spend draws on.
+ */
 export async function authorizeBatch(
   database: Database,
   workspace: string,
   commands: readonly AuthorizeCommand[],
+  rehearsed = false,
 ): Promise<AuthorizeDecision[]> {
-  const requests = JSON.stringify(commands.map(authorizeRequest));
+  const asked = commands.map(authorizeRequest);
+  const requests = JSON.stringify(rehearsed ? asked.map((one) => ({ ...one, rehearsed })) : asked);
   const rows = await run<DecisionRow>(database, authorizeBatchStatement, [workspace, requests]);
   return rows.map(readDecision);
 }
@@ -366,6 +378,7 @@ function readDecision(row: DecisionRow): AuthorizeDecision {
     rule: row.rule ?? undefined,
     cap: readCapFigures(row),
     killSwitch: readEngaged(row),
+    draws: row.draws === null ? [] : (JSON.parse(row.draws) as CapDrawJson[]).map(readCapDraw),
     authorization: row.visible ? readAuthorization(row) : undefined,
   };
 }

@@ -57,31 +57,6 @@ describe("a DAY window", () => {
     ]);
   });
 
-  test("tiles the days around every change of the clocks, in every zone that the database knows", async () => {
-    const { rows } = await database.pool.query<{ days: bigint; wrong: string[] }>(
-      `with offsets as (
-         select z.name, noon, noon at time zone z.name - noon at time zone 'UTC' as shift
-         from (select name from pg_timezone_names where name ~ '/' and name !~ '^(posix|Etc)/') z
-         cross join generate_series(timestamptz '2024-12-31T12:00Z', '2026-01-01T12:00Z', interval '1 day') noon
-       ), changes as (
-         select name, noon from (
-           select *, lead(shift) over (partition by name order by noon) as next from offsets
-         ) o where shift <> next
-       ), days as (
-         select c.name, holdfast.window_label('DAY', c.name, '', c.noon + n * interval '1 day') as label
-         from changes c cross join generate_series(-1, 2) n
-       ), ends as (
-         select name, label, holdfast.window_end('DAY', name, label) as ends from days
-       )
-       select count(*) as days, coalesce(array_agg(name || ' ' || label) filter (
-         where holdfast.window_label('DAY', name, '', ends - interval '1 microsecond') <> label
-           or holdfast.window_label('DAY', name, '', ends) = label
-       ), '{}') as wrong from ends`,
-    );
-    expect(rows[0]?.wrong).toEqual([]);
-    expect(rows[0]?.days).toBeGreaterThan(500n);
-  });
-
   test("keeps a hold in the window of its grant, also when it is committed after midnight", async () => {
     await granting.cap("daily", usd(10), { window: "DAY" });
     await clock.set("2026-11-15T23:59:59Z");
@@ -100,7 +75,7 @@ describe("other windows", () => {
     expect(await tryOne("a")).toBe("GRANTED");
     await clock.set("2126-01-01T00:00:00Z");
     const [denied] = await granting.authorize(asks({ customerId: "b" }));
-    expect(denied).toMatchObject({ rule: "CAP_HEADROOM", cap: { window: "", windowEnd: undefined } });
+    expect(denied).toMatchObject({ rule: "CAP_HEADROOM", cap: { window: "", windowStart: undefined, windowEnd: undefined } });
   });
 
   test("BILLING_PERIOD counts per period of the spend, for keys that pin their periods", async () => {

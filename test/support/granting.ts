@@ -12,7 +12,7 @@ import type {
 } from "../../server/domain/spend.ts";
 import type { KillSwitch, KillSwitchTarget } from "../../server/domain/kill-switch.ts";
 import type { NewVaultKey, VaultKey, VaultKeyState } from "../../server/domain/vault-key.ts";
-import { type CapChange, insertCap, updateCap } from "../../server/store/cap.ts";
+import { archiveCap, type CapChange, insertCap, updateCap } from "../../server/store/cap.ts";
 import type { Database } from "../../server/store/database.ts";
 import { engageKillSwitch, releaseKillSwitch } from "../../server/store/kill-switch.ts";
 import { type ChangePolicy, createChangePolicy } from "../../server/store/policy.ts";
@@ -89,7 +89,9 @@ export interface Granting {
   resume(vaultKeyId: string): Promise<void>;
   engage(target: KillSwitchTarget): Promise<KillSwitch>;
   release(killSwitch: KillSwitch): Promise<void>;
-  cap(capId: string, limit: Money, options?: NewCapOptions): Promise<void>;
+  /** A limit that is no Money is a number of spends. */
+  cap(capId: string, limit: Money | number, options?: NewCapOptions): Promise<void>;
+  archive(capId: string): Promise<void>;
   changeCap(capId: string, change: Partial<CapChange>): Promise<void>;
   authorize(...commands: AuthorizeCommand[]): Promise<AuthorizeDecision[]>;
   /** Authorizes one and expects GRANTED. */
@@ -132,9 +134,17 @@ export async function openGranting(pool: pg.Pool): Promise<Granting> {
     cap: async (capId, limit, options) =>
       void (await change("cap.created", (client) => insertCap(client, workspace, newCap(capId, limit, options)))),
     changeCap: async (capId, changes) => {
-      const all = { limit: undefined, maxPerSpend: undefined, refundsRestoreHeadroom: undefined, ...changes };
+      const none = {
+        limit: undefined,
+        maxPerSpend: undefined,
+        refundsRestoreHeadroom: undefined,
+        enforcement: undefined,
+      };
+      const all = { ...none, ...changes };
       await change("cap.updated", (client) => updateCap(client, workspace, capId, all));
     },
+    archive: async (capId) =>
+      void (await change("cap.archived", (client) => archiveCap(client, workspace, capId, "test"))),
     authorize: (...commands) => store.authorizeBatch(pool, workspace, commands),
     grant: async (asked) => {
       const [decision] = await store.authorizeBatch(pool, workspace, [asks(asked)]);
@@ -194,13 +204,21 @@ function newKey(vaultKeyId: string, policy: Partial<NewVaultKey> = {}): NewVault
   };
 }
 
-function newCap(capId: string, limit: Money, options: NewCapOptions = {}): NewCap {
+function newCap(capId: string, limit: Money | number, options: NewCapOptions = {}): NewCap {
   const { scope, ...others } = options;
   return {
     capId,
-    limit,
+    limit: typeof limit === "number" ? { currency: undefined, count: BigInt(limit) } : limit,
+    enforcement: "ENFORCE",
     window: "LIFETIME",
     timeZone: "UTC",
+    startHour: 0,
+    weekStart: 1,
+    anchorDay: 1,
+    anchorMonth: 1,
+    startTime: undefined,
+    endTime: undefined,
+    attachedOnly: false,
     perCustomer: false,
     direction: "SPEND",
     refundsRestoreHeadroom: false,
@@ -217,11 +235,15 @@ function newCap(capId: string, limit: Money, options: NewCapOptions = {}): NewCa
   };
 }
 
+// Of a cap that counts spends, the counts; the others never move.
 async function readCounters(pool: pg.Pool, workspace: string): Promise<Counter[]> {
   const { rows } = await pool.query<Counter>(
-    `select n.cap_id as "capId", n.window_label as "window", n.subject, n.committed_micros as committed,
-       n.held_micros as held
-     from holdfast.counters n where n.workspace_id = $1 order by 1, 2, 3`,
+    `select n.cap_id as "capId", n.window_label as "window", n.subject,
+       case when c.currency is null then n.committed_count else n.committed_micros end as committed,
+       case when c.currency is null then n.held_count else n.held_micros end as held
+     from holdfast.counters n
+     join holdfast.caps c on c.workspace_id = n.workspace_id and c.cap_id = n.cap_id
+     where n.workspace_id = $1 order by 1, 2, 3`,
     [workspace],
   );
   return rows;
@@ -231,21 +253,26 @@ async function readCounters(pool: pg.Pool, workspace: string): Promise<Counter[]
 async function recount(pool: pg.Pool, workspace: string): Promise<Counter[]> {
   const { rows } = await pool.query<Counter>(
     `select n.cap_id as "capId", n.window_label as "window", n.subject,
-       coalesce(sum(case when t.state = 'COMMITTED' then
-         case when t.committed_currency = t.currency then t.committed_micros else h.amount_micros end
-         else 0 end + coalesce(x.counted, 0) - h.returned_micros), 0) as committed,
-       coalesce(sum(h.amount_micros) filter (where t.state in ('HELD', 'IN_DOUBT')), 0) as held
+       case when c.currency is null then
+         coalesce(sum(h.spend_count * ((t.state = 'COMMITTED')::integer + coalesce(x.spends, 0))), 0)
+       else
+         coalesce(sum(case when t.state = 'COMMITTED' then
+           case when t.committed_currency = t.currency then t.committed_micros else h.amount_micros end
+           else 0 end + coalesce(x.counted, 0) - h.returned_micros), 0)
+       end as committed,
+       coalesce(sum(h.amount_micros + h.spend_count) filter (where t.state in ('HELD', 'IN_DOUBT')), 0) as held
      from holdfast.counters n
+     join holdfast.caps c on c.workspace_id = n.workspace_id and c.cap_id = n.cap_id
      left join holdfast.holds h on h.workspace_id = n.workspace_id and h.cap_id = n.cap_id
        and h.window_label = n.window_label and h.subject = n.subject
      left join holdfast.authorizations t on t.workspace_id = h.workspace_id and t.spend_key = h.spend_key
        and t.generation = h.generation
      left join lateral (
-       select sum(c.counted_micros) as counted from holdfast.contradictions c
-       where c.workspace_id = t.workspace_id and c.spend_key = t.spend_key and c.generation = t.generation
+       select sum(x.counted_micros) as counted, sum(x.counted_spends) as spends from holdfast.contradictions x
+       where x.workspace_id = t.workspace_id and x.spend_key = t.spend_key and x.generation = t.generation
      ) x on true
      where n.workspace_id = $1
-     group by 1, 2, 3 order by 1, 2, 3`,
+     group by 1, 2, 3, c.currency order by 1, 2, 3`,
     [workspace],
   );
   return rows;

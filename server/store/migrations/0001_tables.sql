@@ -121,43 +121,91 @@ create table holdfast.vault_keys (
 create unique index vault_keys_request_idx on holdfast.vault_keys (workspace_id, request_id)
   where request_id is not null;
 
--- Window, zone, scope, currency and direction of a cap never change: its counters would mean something else.
+-- What a cap counts, over what time and for whom never changes: its counters would mean something else. A cap counts
+-- money of one currency, or, where it has none, spends of any.
 create table holdfast.caps (
   workspace_id text not null,
   cap_id text not null,
-  currency text not null,
-  limit_micros bigint not null,
+  currency text,
+  limit_micros bigint,
+  limit_count bigint,
   max_per_spend_micros bigint,
+  enforcement text not null default 'ENFORCE',
   cap_window text not null,
   time_zone text not null,
+  -- When calendar windows begin: the hour; the day of a week, 1 for Monday; the day of a month or year; the month of a
+  -- year.
+  start_hour integer not null default 0,
+  week_start integer not null default 1,
+  anchor_day integer not null default 1,
+  anchor_month integer not null default 1,
+  -- Of a FIXED window.
+  start_time timestamptz,
+  end_time timestamptz,
   scope_vault_key_id text,
   scope_vendor text,
   scope_endpoint text,
   scope_customer_id text,
   scope_purpose text,
+  -- Counts only spends of vault keys that name the cap.
+  attached_only boolean not null default false,
   per_customer boolean not null,
   direction text not null,
   -- A refund of a charge that this cap counted gives the headroom back.
   refunds_restore_headroom boolean not null,
   version bigint not null default 1,
+  request_id text,
+  request_sha256 bytea,
   create_time timestamptz not null,
   update_time timestamptz not null,
+  archive_time timestamptz,
+  archive_reason text not null default '',
   constraint caps_pkey primary key (workspace_id, cap_id),
   constraint caps_workspace_fkey foreign key (workspace_id) references holdfast.workspaces (workspace_id),
   constraint caps_id_check check (cap_id ~ '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'),
   constraint caps_currency_check check (currency ~ '^[a-z]{3}$'),
-  constraint caps_limit_check check (limit_micros between 0 and 1000000000000000000),
-  constraint caps_max_check check (max_per_spend_micros between 0 and 1000000000000000000),
-  constraint caps_window_check check (cap_window in ('LIFETIME', 'DAY', 'BILLING_PERIOD')),
-  constraint caps_direction_check check (
-    direction in ('SPEND', 'REFUND') and (direction = 'SPEND' or not refunds_restore_headroom)
+  constraint caps_limit_check check (
+    limit_micros between 0 and 1000000000000000000 and limit_count between 0 and 1000000000000
+    and (limit_micros is null) = (currency is null) and (limit_count is null) = (currency is not null)
   ),
-  constraint caps_time_zone_check check (length(time_zone) between 1 and 64)
+  constraint caps_max_check check (
+    max_per_spend_micros between 0 and 1000000000000000000 and (max_per_spend_micros is null or currency is not null)
+  ),
+  constraint caps_enforcement_check check (enforcement in ('ENFORCE', 'SHADOW')),
+  constraint caps_window_check check (
+    cap_window in ('LIFETIME', 'DAY', 'WEEK', 'MONTH', 'YEAR', 'BILLING_PERIOD', 'FIXED')
+    and (cap_window = 'FIXED') = (start_time is not null) and (cap_window = 'FIXED') = (end_time is not null)
+    and start_time < end_time
+  ),
+  constraint caps_anchor_check check (
+    start_hour between 0 and 23 and week_start between 1 and 7 and anchor_day between 1 and 31
+    and anchor_month between 1 and 12
+  ),
+  constraint caps_direction_check check (
+    direction in ('SPEND', 'REFUND')
+    and (not refunds_restore_headroom or (direction = 'SPEND' and currency is not null))
+  ),
+  constraint caps_time_zone_check check (length(time_zone) between 1 and 64),
+  constraint caps_request_check check (
+    (request_id is null) = (request_sha256 is null) and request_id ~ '^[0-9a-f]{32}$' and length(request_sha256) = 32
+  ),
+  constraint caps_archive_check check (
+    (archive_time is not null or archive_reason = '') and length(archive_reason) <= 500
+  )
 );
+
+-- Where a grant looks for caps that every spend, its vault key or its customer draws on; those that keys name are found
+-- by their ids.
+create index caps_matching_idx on holdfast.caps
+  (workspace_id, direction, coalesce(scope_vault_key_id, ''), coalesce(scope_customer_id, ''))
+  where archive_time is null and not attached_only;
+
+create unique index caps_request_idx on holdfast.caps (workspace_id, request_id) where request_id is not null;
 
 -- One row per cap, window and subject (the customer of a per_customer cap, else ''). The row is locked while
 -- a grant is decided, and its totals are the only ones: nothing is ever summed up from other rows. One amount fits
--- 64 bits, the sum of ten does not, and a charge that is true must always be counted: so the totals are numeric.
+-- 64 bits, the sum of ten does not, and a charge that is true must always be counted: so the totals are numeric. Of a
+-- cap that counts spends only the counts move, of any other one only the amounts.
 create table holdfast.counters (
   workspace_id text not null,
   cap_id text not null,
@@ -165,12 +213,15 @@ create table holdfast.counters (
   subject text not null,
   committed_micros numeric(38, 0) not null default 0,
   held_micros numeric(38, 0) not null default 0,
+  committed_count bigint not null default 0,
+  held_count bigint not null default 0,
   constraint counters_pkey primary key (workspace_id, cap_id, window_label, subject),
   constraint counters_cap_fkey foreign key (workspace_id, cap_id) references holdfast.caps (workspace_id, cap_id),
   constraint counters_label_check check (length(window_label) <= 128),
   constraint counters_subject_check check (length(subject) <= 128),
   constraint counters_committed_check check (committed_micros >= 0),
-  constraint counters_held_check check (held_micros >= 0)
+  constraint counters_held_check check (held_micros >= 0),
+  constraint counters_counts_check check (committed_count >= 0 and held_count >= 0)
 ) with (fillfactor = 70);
 
 -- One row per generation of a spend, for ever: it is the guard against a second charge. spend_key is the
@@ -298,7 +349,8 @@ create index authorizations_vendor_reference_idx
   on holdfast.authorizations (workspace_id, vendor, vendor_account, vendor_reference)
   where vendor_reference is not null;
 
--- What one authorization takes from one cap, in the window in which it was granted. An increase raises it.
+-- What one authorization takes from one cap, in the window in which it was granted: an amount, which an increase raises,
+-- or one place.
 create table holdfast.holds (
   workspace_id text not null,
   spend_key text not null,
@@ -307,12 +359,15 @@ create table holdfast.holds (
   window_label text not null,
   subject text not null,
   amount_micros bigint not null,
+  spend_count integer not null default 0,
   -- What refunds gave back of what was committed for it.
   returned_micros bigint not null default 0,
   constraint holds_pkey primary key (workspace_id, spend_key, generation, cap_id),
   constraint holds_authorization_fkey foreign key (workspace_id, spend_key, generation)
     references holdfast.authorizations (workspace_id, spend_key, generation),
-  constraint holds_amount_check check (amount_micros > 0),
+  constraint holds_amount_check check (
+    (amount_micros > 0 and spend_count = 0) or (amount_micros = 0 and spend_count = 1)
+  ),
   constraint holds_returned_check check (returned_micros >= 0)
 );
 
@@ -360,6 +415,8 @@ create table holdfast.contradictions (
   amount_micros bigint not null,
   currency text not null,
   counted_micros bigint not null,
+  -- The places that it takes from caps that count spends: one if it is a charge of its own.
+  counted_spends integer not null default 0,
   attempt_id text not null,
   create_time timestamptz not null,
   -- The primary key in one name.
@@ -375,7 +432,9 @@ create table holdfast.contradictions (
   constraint contradictions_kind_check check (
     kind in ('COMMIT_AFTER_VOID', 'OTHER_REFERENCE', 'OTHER_AMOUNT', 'REFERENCE_OF_ANOTHER_SPEND')
   ),
-  constraint contradictions_amount_check check (amount_micros >= 0 and counted_micros >= 0)
+  constraint contradictions_amount_check check (
+    amount_micros >= 0 and counted_micros >= 0 and counted_spends between 0 and 1
+  )
 );
 
 create unique index contradictions_id_idx on holdfast.contradictions (workspace_id, contradiction_id);
@@ -559,33 +618,136 @@ begin
 end
 $$;
 
--- The label of the window that contains an instant.
-create function holdfast.window_label(p_window text, p_time_zone text, p_billing_period text, p_now timestamptz)
-returns text
+-- A day of the month that begins at p_first: its last one where it does not have that many.
+create function holdfast.day_of_month(p_first timestamp, p_day integer) returns timestamp
+language sql immutable parallel safe
+as $$
+  select least(p_first + make_interval(days => p_day - 1), p_first + interval '1 month - 1 day')
+$$;
+
+-- When the calendar window with a label begins by the clocks of its zone; or the one that many windows later.
+create function holdfast.window_local_start(p_cap holdfast.caps, p_label text, p_later integer) returns timestamp
 language sql stable parallel safe
 as $$
-  select case p_window
-    when 'LIFETIME' then ''
-    when 'DAY' then to_char(p_now at time zone p_time_zone, 'YYYY-MM-DD')
-    when 'BILLING_PERIOD' then p_billing_period
+  select make_interval(hours => p_cap.start_hour) + case p_cap.cap_window
+    when 'DAY' then (p_label::date + p_later)::timestamp
+    when 'WEEK' then (p_label::date + 7 * p_later)::timestamp
+    when 'MONTH' then holdfast.day_of_month(
+      (p_label || '-01')::timestamp + make_interval(months => p_later), p_cap.anchor_day)
+    when 'YEAR' then holdfast.day_of_month(
+      (p_label || '-01-01')::timestamp + make_interval(years => p_later, months => p_cap.anchor_month - 1),
+      p_cap.anchor_day)
   end
 $$;
 
--- The first instant after a window, null where it has no end. Where the clocks go back over midnight it comes twice
--- and Postgres means the second one; the day ends at the first.
-create function holdfast.window_end(p_window text, p_time_zone text, p_label text) returns timestamptz
+-- The first instant at which the clocks of a zone show a local time or a later one: of a time that comes twice the first,
+-- of one that is skipped the end of the gap. Postgres itself means the second one, and an instant after the gap. Assumes
+-- that the clocks are not changed twice within two days.
+create function holdfast.first_instant(p_local timestamp, p_time_zone text) returns timestamptz
+language plpgsql stable parallel safe
+as $$
+declare
+  v_guess timestamptz := p_local at time zone p_time_zone;
+  -- By the clocks of the day before, and by those of the day after.
+  v_before timestamptz := p_local at time zone 'UTC'
+    - ((v_guess - interval '1 day') at time zone p_time_zone - (v_guess - interval '1 day') at time zone 'UTC');
+  v_after timestamptz;
+  v_middle timestamptz;
+begin
+  if v_before at time zone p_time_zone = p_local then
+    return v_before;
+  end if;
+  v_after := p_local at time zone 'UTC'
+    - ((v_guess + interval '1 day') at time zone p_time_zone - (v_guess + interval '1 day') at time zone 'UTC');
+  if v_after at time zone p_time_zone = p_local then
+    return v_after;
+  end if;
+  -- In the gap: the clocks are changed at a whole second after v_after and not after v_before.
+  while v_before - v_after > interval '1 second' loop
+    v_middle := v_after + date_trunc('second', (v_before - v_after) / 2);
+    if v_middle at time zone p_time_zone >= p_local then
+      v_before := v_middle;
+    else
+      v_after := v_middle;
+    end if;
+  end loop;
+  return v_before;
+end
+$$;
+
+-- The label of the calendar window that contains an instant. Where clocks that go back repeat the hours before a window
+-- that has begun, it goes on.
+create function holdfast.calendar_label(p_cap holdfast.caps, p_now timestamptz) returns text
+language plpgsql stable parallel safe
+as $$
+declare
+  v_shown timestamp := p_now at time zone p_cap.time_zone;
+  -- By clocks that strike midnight when the window begins.
+  v_local timestamp := v_shown - make_interval(hours => p_cap.start_hour);
+  v_first timestamp;
+  v_label text;
+  v_next timestamp;
+begin
+  case p_cap.cap_window
+    when 'DAY' then
+      v_label := to_char(v_local, 'YYYY-MM-DD');
+    when 'WEEK' then
+      v_label := to_char(
+        v_local::date - ((extract(isodow from v_local)::integer - p_cap.week_start + 7) % 7), 'YYYY-MM-DD');
+    when 'MONTH' then
+      v_first := date_trunc('month', v_local);
+      if v_local < holdfast.day_of_month(v_first, p_cap.anchor_day) then
+        v_first := v_first - interval '1 month';
+      end if;
+      v_label := to_char(v_first, 'YYYY-MM');
+    when 'YEAR' then
+      v_first := date_trunc('year', v_local);
+      if v_local < holdfast.day_of_month(
+        v_first + make_interval(months => p_cap.anchor_month - 1), p_cap.anchor_day
+      ) then
+        v_first := v_first - interval '1 year';
+      end if;
+      v_label := to_char(v_first, 'YYYY');
+  end case;
+  v_next := holdfast.window_local_start(p_cap, v_label, 1);
+  -- Clocks go back by a day at most.
+  if v_next - v_shown <= interval '1 day' and holdfast.first_instant(v_next, p_cap.time_zone) <= p_now then
+    return to_char(
+      v_next, case p_cap.cap_window when 'MONTH' then 'YYYY-MM' when 'YEAR' then 'YYYY' else 'YYYY-MM-DD' end);
+  end if;
+  return v_label;
+end
+$$;
+
+-- The label of the window in which a cap counts what is granted at an instant.
+create function holdfast.window_label(p_cap holdfast.caps, p_billing_period text, p_now timestamptz) returns text
 language sql stable parallel safe
 as $$
-  select case when p_window = 'DAY' then (
-    select case when e.first_end at time zone p_time_zone = m.midnight then e.first_end else m.last_end end
-    from (
-      select d.midnight, d.midnight at time zone p_time_zone as last_end
-      from (select (p_label::date + 1)::timestamp as midnight) d
-    ) m
-    cross join lateral (
-      select (m.midnight - (b.day_before at time zone p_time_zone - b.day_before at time zone 'UTC'))
-        at time zone 'UTC' as first_end
-      from (select m.last_end - interval '24 hours' as day_before) b
-    ) e
-  ) end
+  select case
+    when p_cap.cap_window in ('LIFETIME', 'FIXED') then ''
+    when p_cap.cap_window = 'BILLING_PERIOD' then p_billing_period
+    else holdfast.calendar_label(p_cap, p_now)
+  end
+$$;
+
+-- The first instant of a window, null where it has no beginning.
+create function holdfast.window_start(p_cap holdfast.caps, p_label text) returns timestamptz
+language sql stable parallel safe
+as $$
+  select case
+    when p_cap.cap_window = 'FIXED' then p_cap.start_time
+    when p_cap.cap_window in ('DAY', 'WEEK', 'MONTH', 'YEAR')
+      then holdfast.first_instant(holdfast.window_local_start(p_cap, p_label, 0), p_cap.time_zone)
+  end
+$$;
+
+-- The first instant after a window, null where it has no end.
+create function holdfast.window_end(p_cap holdfast.caps, p_label text) returns timestamptz
+language sql stable parallel safe
+as $$
+  select case
+    when p_cap.cap_window = 'FIXED' then p_cap.end_time
+    when p_cap.cap_window in ('DAY', 'WEEK', 'MONTH', 'YEAR')
+      then holdfast.first_instant(holdfast.window_local_start(p_cap, p_label, 1), p_cap.time_zone)
+  end
 $$;

@@ -11,8 +11,8 @@ create function holdfast.authorize_batch(p_workspace text, p_requests jsonb)
 returns table (
   ord integer, disposition text, error_reason text, differing_fields text[], visible boolean,
   may_have_been_sent boolean, retry_after_ms bigint, failed_generation integer,
-  rule text, cap_id text, window_label text, window_end timestamptz, limit_micros bigint, committed_micros numeric,
-  held_micros numeric, cap_currency text, kill_switch text, kill_switch_target text,
+  rule text, cap_id text, window_label text, window_start timestamptz, window_end timestamptz, cap_limit bigint,
+  cap_committed numeric, cap_held numeric, cap_currency text, draws jsonb, kill_switch text, kill_switch_target text,
   authorization_row holdfast.authorizations
 )
 language plpgsql volatile
@@ -25,9 +25,12 @@ declare
   v_switches text[];
   v_targets text[];
   v_claimed text[];
-  -- The locked counters, one array per column; v_add is what this batch takes from each.
+  -- What each request draws on, one row per request and cap.
+  m_ords integer[]; m_caps text[]; m_labels text[]; m_subjects text[]; m_unpinned boolean[];
+  -- The locked counters, one array per column; v_add is what this batch takes from each. Figures are micros of the cap's
+  -- currency; spends, where it has none.
   v_caps text[]; v_labels text[]; v_subjects text[];
-  v_limits bigint[]; v_max bigint[]; v_currencies text[]; v_windows text[]; v_zones text[];
+  v_limits bigint[]; v_max bigint[]; v_currencies text[]; v_shadow boolean[];
   v_committed numeric[]; v_held numeric[]; v_add numeric[];
   -- The decisions, by request.
   d_disposition text[] := '{}'; d_error text[] := '{}'; d_fields text[] := '{}'; d_visible boolean[] := '{}';
@@ -39,6 +42,9 @@ declare
   d_row holdfast.authorizations[] := '{}';
   -- The holds to write.
   h_key text[] := '{}'; h_generation integer[] := '{}'; h_counter integer[] := '{}'; h_amount bigint[] := '{}';
+  -- What caps in the shadow would have denied of what was granted, and what a rehearsed spend would take.
+  e_ord integer[] := '{}'; e_rule text[] := '{}'; e_detail jsonb[] := '{}';
+  d_draws jsonb[] := '{}';
   r record;
   a holdfast.authorizations;
   v_fields text[];
@@ -52,7 +58,12 @@ declare
   v_counter integer;
   v_cap holdfast.caps;
   v_rule text;
+  -- What each cap of the request says, null where it fits, and which cap denies.
+  v_rules text[];
+  v_denier integer;
+  v_take bigint;
   v_figures jsonb;
+  v_all jsonb;
 begin
   perform holdfast.share_policy(p_workspace);
   perform from holdfast.vault_keys k
@@ -133,30 +144,36 @@ begin
       and t.state in ('HELD', 'IN_DOUBT')
     order by t.generation, t.spend_key for update;
 
+  select coalesce(array_agg(m.ord), '{}'), coalesce(array_agg(m.cap_id), '{}'), coalesce(array_agg(m.label), '{}'),
+    coalesce(array_agg(m.subject), '{}'), coalesce(array_agg(m.unpinned), '{}')
+  into m_ords, m_caps, m_labels, m_subjects, m_unpinned
+  from holdfast.matching_caps(p_workspace, p_requests, v_now) m
+  where v_denied[m.ord] is null;
+
   -- Every counter that a request draws on must exist before it can be locked.
   insert into holdfast.counters (workspace_id, cap_id, window_label, subject)
     select distinct p_workspace, m.cap_id, m.label, m.subject
-    from holdfast.matching_caps(p_workspace, p_requests, v_now) m
-    where v_denied[m.ord] is null
+    from unnest(m_caps, m_labels, m_subjects) as m (cap_id, label, subject)
     order by m.cap_id, m.label, m.subject
     on conflict (workspace_id, cap_id, window_label, subject) do nothing;
 
   select coalesce(array_agg(k.cap_id), '{}'), coalesce(array_agg(k.window_label), '{}'),
-    coalesce(array_agg(k.subject), '{}'), coalesce(array_agg(k.limit_micros), '{}'),
+    coalesce(array_agg(k.subject), '{}'), coalesce(array_agg(k.cap_limit), '{}'),
     coalesce(array_agg(k.max_per_spend_micros), '{}'), coalesce(array_agg(k.currency), '{}'),
-    coalesce(array_agg(k.cap_window), '{}'), coalesce(array_agg(k.time_zone), '{}'),
-    coalesce(array_agg(k.committed_micros), '{}'), coalesce(array_agg(k.held_micros), '{}'),
+    coalesce(array_agg(k.shadow), '{}'), coalesce(array_agg(k.committed), '{}'), coalesce(array_agg(k.held), '{}'),
     coalesce(array_agg(0::numeric), '{}')
-  into v_caps, v_labels, v_subjects, v_limits, v_max, v_currencies, v_windows, v_zones, v_committed, v_held, v_add
+  into v_caps, v_labels, v_subjects, v_limits, v_max, v_currencies, v_shadow, v_committed, v_held, v_add
   from (
-    select n.cap_id, n.window_label, n.subject, n.committed_micros, n.held_micros, c.limit_micros,
-      c.max_per_spend_micros, c.currency, c.cap_window, c.time_zone
+    select n.cap_id, n.window_label, n.subject, c.max_per_spend_micros, c.currency,
+      coalesce(c.limit_micros, c.limit_count) as cap_limit, c.enforcement = 'SHADOW' as shadow,
+      case when c.currency is null then n.committed_count else n.committed_micros end as committed,
+      case when c.currency is null then n.held_count else n.held_micros end as held
     from holdfast.counters n
     join holdfast.caps c on c.workspace_id = n.workspace_id and c.cap_id = n.cap_id
     where n.workspace_id = p_workspace
       and (n.cap_id, n.window_label, n.subject) in (
-        select m.cap_id, m.label, m.subject from holdfast.matching_caps(p_workspace, p_requests, v_now) m
-        where v_denied[m.ord] is null
+        select m.cap_id, m.label, m.subject
+        from unnest(m_caps, m_labels, m_subjects) as m (cap_id, label, subject)
         union
         -- What an expired, never bound generation would give back.
         select h.cap_id, h.window_label, h.subject
@@ -178,12 +195,12 @@ begin
         refund_of text, settlement text,
       resend_safe_for interval, attempt_id text, body_fingerprint text, hold_for interval, lease text,
       lease_period text, holder_id text, fencing_token bigint, trace_id text, retry_after_generation integer,
-      continue_reference text
+      continue_reference text, rehearsed boolean
     )
     left join (
       select mc.ord, array_agg(k.i order by mc.cap_id) as counters, array_agg(mc.cap_id order by mc.cap_id) as caps,
         array_agg(mc.label order by mc.cap_id) as labels, array_agg(mc.unpinned order by mc.cap_id) as unpinned
-      from holdfast.matching_caps(p_workspace, p_requests, v_now) mc
+      from unnest(m_ords, m_caps, m_labels, m_subjects, m_unpinned) as mc (ord, cap_id, label, subject, unpinned)
       left join unnest(v_caps, v_labels, v_subjects) with ordinality as k (cap_id, label, subject, i)
         on k.cap_id = mc.cap_id and k.label = mc.label and k.subject = mc.subject
       group by mc.ord
@@ -194,7 +211,7 @@ begin
     d_retry_ms[r.ord] := null; d_failed[r.ord] := null; d_rule[r.ord] := null; d_counter[r.ord] := null;
     d_used_committed[r.ord] := null; d_used_held[r.ord] := null;
     d_key[r.ord] := r.spend_key; d_generation[r.ord] := null; d_detail[r.ord] := '{}';
-    d_kind[r.ord] := 'spend.answered';
+    d_kind[r.ord] := 'spend.answered'; d_draws[r.ord] := null;
     v_start := null;
 
     if v_denied[r.ord] is not null then
@@ -325,7 +342,8 @@ begin
         for i in 1 .. cardinality(v_caps) loop
           -- An assignment: an array element as the target of INTO would replace the whole array.
           v_held[i] := (
-            select n.held_micros + v_add[i] from holdfast.counters n
+            select case when v_currencies[i] is null then n.held_count else n.held_micros end + v_add[i]
+            from holdfast.counters n
             where n.workspace_id = p_workspace and n.cap_id = v_caps[i] and n.window_label = v_labels[i]
               and n.subject = v_subjects[i]
           );
@@ -378,39 +396,62 @@ begin
       continue;
     end if;
 
-    -- A new generation: every cap that matches must have room, all or nothing.
+    -- A new generation: every enforced cap that matches must have room, all or nothing.
     d_generation[r.ord] := null;
     v_rule := null;
-    v_counter := null;
+    v_rules := '{}';
     for i in 1 .. coalesce(cardinality(r.counters), 0) loop
       v_counter := r.counters[i];
       if v_counter is null then
         -- A cap whose counter could not be made or locked has no figures, and what has no figures denies.
         v_counter := cardinality(v_caps) + 1;
+        r.counters[i] := v_counter;
         v_caps[v_counter] := r.caps[i]; v_labels[v_counter] := r.labels[i]; v_subjects[v_counter] := '';
         select c.* into v_cap from holdfast.caps c where c.workspace_id = p_workspace and c.cap_id = r.caps[i];
-        v_limits[v_counter] := v_cap.limit_micros; v_max[v_counter] := v_cap.max_per_spend_micros;
-        v_currencies[v_counter] := v_cap.currency; v_windows[v_counter] := v_cap.cap_window;
-        v_zones[v_counter] := v_cap.time_zone; v_committed[v_counter] := null; v_held[v_counter] := null;
-        v_add[v_counter] := 0;
+        v_limits[v_counter] := coalesce(v_cap.limit_micros, v_cap.limit_count);
+        v_max[v_counter] := v_cap.max_per_spend_micros; v_currencies[v_counter] := v_cap.currency;
+        v_shadow[v_counter] := v_cap.enforcement = 'SHADOW'; v_committed[v_counter] := null;
+        v_held[v_counter] := null; v_add[v_counter] := 0;
       end if;
-      v_rule := case
+      v_take := case when v_currencies[v_counter] is null then 1 else r.amount_micros end;
+      v_rules[i] := case
         when r.unpinned[i] then 'BILLING_PERIOD_NOT_PINNED'
         when v_currencies[v_counter] <> r.currency then 'CURRENCY'
         when r.amount_micros > v_max[v_counter] then 'MAX_PER_SPEND'
         -- Written so that a figure that is missing denies.
-        when (r.amount_micros <= v_limits[v_counter] - v_committed[v_counter] - v_held[v_counter]) is not true
+        when (v_take <= v_limits[v_counter] - v_committed[v_counter] - v_held[v_counter]) is not true
           then 'CAP_HEADROOM'
       end;
-      exit when v_rule is not null;
+      if v_rule is null and v_rules[i] is not null and not v_shadow[v_counter] then
+        v_rule := v_rules[i];
+        v_denier := v_counter;
+        exit when r.rehearsed is not true;
+      end if;
     end loop;
+    if r.rehearsed then
+      select coalesce(jsonb_agg(jsonb_build_object(
+          'cap', q.cap_id, 'window', q.label, 'subject', q.subject, 'rule', q.rule, 'limit', v_limits[q.counter]::text,
+          'committed', v_committed[q.counter]::text, 'held', v_held[q.counter]::text,
+          'currency', v_currencies[q.counter], 'enforcement', c.enforcement,
+          'start', (extract(epoch from holdfast.window_start(c, q.label)) * 1000000)::bigint::text,
+          'end', (extract(epoch from holdfast.window_end(c, q.label)) * 1000000)::bigint::text
+        ) order by q.cap_id), '[]')
+      into v_all
+      from (
+        select k.counter, k.rule, v_caps[k.counter] as cap_id, v_labels[k.counter] as label,
+          v_subjects[k.counter] as subject
+        from unnest(r.counters, v_rules) as k (counter, rule)
+      ) q
+      join holdfast.caps c on c.workspace_id = p_workspace and c.cap_id = q.cap_id;
+      d_draws[r.ord] := v_all;
+    end if;
     if v_rule is not null then
       d_disposition[r.ord] := 'DENIED';
       d_visible[r.ord] := false;
       d_rule[r.ord] := v_rule;
-      d_counter[r.ord] := v_counter;
-      d_used_committed[r.ord] := v_committed[v_counter];
-      d_used_held[r.ord] := v_held[v_counter];
+      d_counter[r.ord] := v_denier;
+      d_used_committed[r.ord] := v_committed[v_denier];
+      d_used_held[r.ord] := v_held[v_denier];
       if v_claim then
         delete from holdfast.authorizations t
           where t.workspace_id = p_workspace and t.spend_key = r.spend_key and t.generation = 1;
@@ -436,15 +477,25 @@ begin
     v_figures := '[]';
     for i in 1 .. coalesce(cardinality(r.counters), 0) loop
       v_counter := r.counters[i];
-      v_held[v_counter] := v_held[v_counter] + r.amount_micros;
-      v_add[v_counter] := v_add[v_counter] + r.amount_micros;
+      if v_rules[i] is not null then
+        e_ord := e_ord || r.ord;
+        e_rule := e_rule || v_rules[i];
+        e_detail := e_detail || holdfast.cap_figures(
+          v_caps[v_counter], v_labels[v_counter], v_currencies[v_counter], v_limits[v_counter],
+          v_committed[v_counter], v_held[v_counter]);
+        -- What a cap in the shadow cannot count, it only reports.
+        continue when v_rules[i] in ('BILLING_PERIOD_NOT_PINNED', 'CURRENCY') or v_held[v_counter] is null;
+      end if;
+      v_take := case when v_currencies[v_counter] is null then 1 else r.amount_micros end;
+      v_held[v_counter] := v_held[v_counter] + v_take;
+      v_add[v_counter] := v_add[v_counter] + v_take;
       h_key := h_key || r.spend_key;
       h_generation := h_generation || v_start;
       h_counter := h_counter || v_counter;
-      h_amount := h_amount || r.amount_micros;
-      v_figures := v_figures || jsonb_build_object(
-        'cap', v_caps[v_counter], 'window', v_labels[v_counter], 'limit_micros', v_limits[v_counter],
-        'committed_micros', v_committed[v_counter], 'held_micros', v_held[v_counter]);
+      h_amount := h_amount || v_take;
+      v_figures := v_figures || holdfast.cap_figures(
+        v_caps[v_counter], v_labels[v_counter], v_currencies[v_counter], v_limits[v_counter],
+        v_committed[v_counter], v_held[v_counter]);
     end loop;
     d_disposition[r.ord] := 'GRANTED';
     d_kind[r.ord] := 'spend.granted';
@@ -453,13 +504,19 @@ begin
     d_detail[r.ord] := jsonb_build_object('caps', v_figures);
   end loop;
 
-  update holdfast.counters n set held_micros = n.held_micros + k.amount
-    from unnest(v_caps, v_labels, v_subjects, v_add) as k (cap_id, label, subject, amount)
+  update holdfast.counters n set
+      held_micros = n.held_micros + case when k.currency is null then 0 else k.amount end,
+      held_count = n.held_count + case when k.currency is null then k.amount else 0 end
+    from unnest(v_caps, v_labels, v_subjects, v_currencies, v_add) as k (cap_id, label, subject, currency, amount)
     where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.label and n.subject = k.subject
       and k.amount > 0;
 
-  insert into holdfast.holds (workspace_id, spend_key, generation, cap_id, window_label, subject, amount_micros)
-    select p_workspace, h.key, h.generation, v_caps[h.counter], v_labels[h.counter], v_subjects[h.counter], h.amount
+  insert into holdfast.holds (
+    workspace_id, spend_key, generation, cap_id, window_label, subject, amount_micros, spend_count
+  )
+    select p_workspace, h.key, h.generation, v_caps[h.counter], v_labels[h.counter], v_subjects[h.counter],
+      case when v_currencies[h.counter] is null then 0 else h.amount end,
+      case when v_currencies[h.counter] is null then 1 else 0 end
     from unnest(h_key, h_generation, h_counter, h_amount) as h (key, generation, counter, amount);
 
   insert into holdfast.audit_events (
@@ -470,62 +527,112 @@ begin
     coalesce((
       select max(e.n) + 1 from holdfast.audit_events e
       where e.workspace_id = p_workspace and e.xid = pg_current_xact_id()
-    ), 0) + (row_number() over (order by x.ord))::integer - 1,
-    v_now, d_kind[x.ord], 'vault_key', x.vault_key_id, x.spend_key, d_generation[x.ord], x.customer_id,
-    x.billing_period, x.purpose, x.attempt_id, x.currency, x.amount_micros,
-    coalesce(d_disposition[x.ord], 'REFUSED'), coalesce(d_rule[x.ord], d_error[x.ord]), x.trace_id,
-    d_detail[x.ord]
+    ), 0) + (row_number() over (order by x.ord, e.i nulls first))::integer - 1,
+    v_now, case when e.i is null then d_kind[x.ord] else 'cap.shadow_exceeded' end, 'vault_key', x.vault_key_id,
+    x.spend_key, d_generation[x.ord], x.customer_id, x.billing_period, x.purpose, x.attempt_id, x.currency,
+    x.amount_micros, coalesce(d_disposition[x.ord], 'REFUSED'),
+    coalesce(e_rule[e.i], d_rule[x.ord], d_error[x.ord]), x.trace_id,
+    case when e.i is not null then e_detail[e.i] else d_detail[x.ord]
       || case when d_fields[x.ord] <> '' then jsonb_build_object('differing_fields', d_fields[x.ord]) else '{}' end
-      || case when d_counter[x.ord] is not null then jsonb_build_object(
-           'cap', v_caps[d_counter[x.ord]], 'window', v_labels[d_counter[x.ord]],
-           'limit_micros', v_limits[d_counter[x.ord]], 'committed_micros', d_used_committed[x.ord],
-           'held_micros', d_used_held[x.ord]) else '{}' end
+      || case when d_counter[x.ord] is not null then holdfast.cap_figures(
+           v_caps[d_counter[x.ord]], v_labels[d_counter[x.ord]], v_currencies[d_counter[x.ord]],
+           v_limits[d_counter[x.ord]], d_used_committed[x.ord], d_used_held[x.ord]) else '{}' end
       || case when v_switches[x.ord] is not null then jsonb_build_object('kill_switch', v_switches[x.ord]) else '{}' end
       || case when x.lease is not null then jsonb_build_object(
            'lease', x.lease, 'lease_period', x.lease_period, 'fencing_token', x.fencing_token) else '{}' end
       || case when x.direction <> 'SPEND' then jsonb_build_object(
            'direction', x.direction, 'refund_of', x.refund_of) else '{}' end
+    end
   from jsonb_to_recordset(p_requests) as x (
     ord integer, vault_key_id text, spend_key text, customer_id text, billing_period text, purpose text,
     attempt_id text, currency text, amount_micros bigint, trace_id text, lease text, lease_period text,
     fencing_token bigint, direction text, refund_of text
-  );
+  )
+  join (
+    select k.ord, null::bigint as i from unnest(d_key) with ordinality as k (key, ord)
+    union all
+    select k.ord, k.i from unnest(e_ord) with ordinality as k (ord, i)
+  ) e on e.ord = x.ord;
 
   return query
     select d.ord::integer, d_disposition[d.ord], d_error[d.ord],
       case when d_fields[d.ord] = '' then '{}'::text[] else string_to_array(d_fields[d.ord], ',') end,
       d_visible[d.ord], d_sent[d.ord], d_retry_ms[d.ord], d_failed[d.ord], d_rule[d.ord],
       v_caps[d_counter[d.ord]], v_labels[d_counter[d.ord]],
-      holdfast.window_end(v_windows[d_counter[d.ord]], v_zones[d_counter[d.ord]], v_labels[d_counter[d.ord]]),
+      holdfast.window_start(c, v_labels[d_counter[d.ord]]), holdfast.window_end(c, v_labels[d_counter[d.ord]]),
       v_limits[d_counter[d.ord]], coalesce(d_used_committed[d.ord], 0), coalesce(d_used_held[d.ord], 0),
-      v_currencies[d_counter[d.ord]], v_switches[d.ord], v_targets[d.ord], case when d_row[d.ord] is null then t else d_row[d.ord] end
+      v_currencies[d_counter[d.ord]], d_draws[d.ord], v_switches[d.ord], v_targets[d.ord],
+      case when d_row[d.ord] is null then t else d_row[d.ord] end
     from unnest(d_key, d_generation) with ordinality as d (key, generation, ord)
+    left join holdfast.caps c on c.workspace_id = p_workspace and c.cap_id = v_caps[d_counter[d.ord]]
     left join holdfast.authorizations t
       on t.workspace_id = p_workspace and t.spend_key = d.key and t.generation = d.generation
     order by d.ord;
 end
 $$;
 
--- Which counters each request of a batch draws on: every cap of its direction of which all set scope fields match. A
--- BILLING_PERIOD cap is marked unpinned for a key that does not pin its periods: its caller could invent one.
+-- Which counters each request of a batch draws on: every cap of its direction of which all set scope fields match, and
+-- which is not archived, not of another fixed time and not attached to other keys. A BILLING_PERIOD cap is marked unpinned
+-- for a key that does not pin its periods: its caller could invent one.
+--
+-- The label of a window is found once per cap, not once per request: it is the dearest part.
 create function holdfast.matching_caps(p_workspace text, p_requests jsonb, p_now timestamptz)
 returns table (ord integer, cap_id text, label text, subject text, unpinned boolean)
 language sql stable
 as $$
-  select x.ord, c.cap_id, holdfast.window_label(c.cap_window, c.time_zone, x.billing_period, p_now),
-    case when c.per_customer then x.customer_id else '' end,
-    c.cap_window = 'BILLING_PERIOD' and k.billing_periods is null
-  from jsonb_to_recordset(p_requests) as x (
-    ord integer, vault_key_id text, vendor text, endpoint text, customer_id text, billing_period text, purpose text,
-    direction text
+  with asked as materialized (
+    select x.*, k.billing_periods is null as pins_none, k.attached_caps
+    from jsonb_to_recordset(p_requests) as x (
+      ord integer, vault_key_id text, vendor text, endpoint text, customer_id text, billing_period text, purpose text,
+      direction text
+    )
+    join holdfast.vault_keys k on k.workspace_id = p_workspace and k.vault_key_id = x.vault_key_id
+  ), matched as materialized (
+    select x.ord, c.cap_id
+    from asked x
+    join holdfast.caps c on c.workspace_id = p_workspace and c.direction = x.direction
+      and coalesce(c.scope_vault_key_id, '') = any (array['', x.vault_key_id])
+      and coalesce(c.scope_customer_id, '') = any (array['', x.customer_id])
+    where c.archive_time is null and not c.attached_only
+      and (c.scope_vendor is null or c.scope_vendor = x.vendor)
+      and (c.scope_endpoint is null or holdfast.endpoint_allowed(array[c.scope_endpoint], x.endpoint))
+      and (c.scope_purpose is null or c.scope_purpose = x.purpose)
+    union all
+    select x.ord, c.cap_id
+    from asked x
+    cross join lateral (select distinct a.cap_id from unnest(x.attached_caps) as a (cap_id)) a
+    join holdfast.caps c on c.workspace_id = p_workspace and c.cap_id = a.cap_id and c.direction = x.direction
+    where c.archive_time is null and c.attached_only
+      and (c.scope_vault_key_id is null or c.scope_vault_key_id = x.vault_key_id)
+      and (c.scope_customer_id is null or c.scope_customer_id = x.customer_id)
+      and (c.scope_vendor is null or c.scope_vendor = x.vendor)
+      and (c.scope_endpoint is null or holdfast.endpoint_allowed(array[c.scope_endpoint], x.endpoint))
+      and (c.scope_purpose is null or c.scope_purpose = x.purpose)
+  ), windows as materialized (
+    select c.cap_id, c.cap_window, c.per_customer, holdfast.window_label(c, '', p_now) as label
+    from holdfast.caps c
+    where c.workspace_id = p_workspace and c.cap_id in (select m.cap_id from matched m)
+      and (c.cap_window <> 'FIXED' or (c.start_time <= p_now and p_now < c.end_time))
   )
-  join holdfast.vault_keys k on k.workspace_id = p_workspace and k.vault_key_id = x.vault_key_id
-  join holdfast.caps c on c.workspace_id = p_workspace and c.direction = x.direction
-    and (c.scope_vault_key_id is null or c.scope_vault_key_id = x.vault_key_id)
-    and (c.scope_vendor is null or c.scope_vendor = x.vendor)
-    and (c.scope_endpoint is null or holdfast.endpoint_allowed(array[c.scope_endpoint], x.endpoint))
-    and (c.scope_customer_id is null or c.scope_customer_id = x.customer_id)
-    and (c.scope_purpose is null or c.scope_purpose = x.purpose)
+  select x.ord, w.cap_id, case when w.cap_window = 'BILLING_PERIOD' then x.billing_period else w.label end,
+    case when w.per_customer then x.customer_id else '' end, w.cap_window = 'BILLING_PERIOD' and x.pins_none
+  from asked x
+  join matched m on m.ord = x.ord
+  join windows w on w.cap_id = m.cap_id
+$$;
+
+-- The figures of a cap in the audit: micros of its currency; spends, where it has none.
+create function holdfast.cap_figures(
+  p_cap text, p_window text, p_currency text, p_limit bigint, p_committed numeric, p_held numeric
+) returns jsonb
+language sql immutable parallel safe
+as $$
+  select case when p_currency is null
+    then jsonb_build_object('cap', p_cap, 'window', p_window, 'limit_count', p_limit, 'committed_count', p_committed,
+      'held_count', p_held)
+    else jsonb_build_object('cap', p_cap, 'window', p_window, 'limit_micros', p_limit, 'committed_micros', p_committed,
+      'held_micros', p_held)
+  end
 $$;
 
 -- Writes down that the outcome of one locked, open authorization is unknown, since the clock has decided it or since now.
@@ -552,7 +659,8 @@ begin
       where h.workspace_id = p_row.workspace_id and h.spend_key = p_row.spend_key and h.generation = p_row.generation
     )
     order by n.cap_id, n.window_label, n.subject for update;
-  update holdfast.counters n set held_micros = n.held_micros - h.amount_micros
+  update holdfast.counters n set
+      held_micros = n.held_micros - h.amount_micros, held_count = n.held_count - h.spend_count
     from holdfast.holds h
     where h.workspace_id = p_row.workspace_id and h.spend_key = p_row.spend_key and h.generation = p_row.generation
       and n.workspace_id = h.workspace_id and n.cap_id = h.cap_id and n.window_label = h.window_label

@@ -23,11 +23,15 @@ declare
   v_kind text;
   v_counted bigint;
   v_before bigint;
+  -- The places that a second charge takes from caps that count spends.
+  v_places integer;
+  v_places_before integer;
   v_elsewhere boolean;
   v_claims integer;
   d_error text[] := '{}'; d_left interval[] := '{}'; d_over boolean[] := '{}'; d_key text[] := '{}'; d_generation integer[] := '{}';
   -- What to move on the counters: a settled hold leaves held, an amount enters committed.
   s_key text[] := '{}'; s_generation integer[] := '{}'; s_settles boolean[] := '{}'; s_amount bigint[] := '{}';
+  s_places integer[] := '{}';
   -- Every authorization that is locked, the charges that refunds of the batch name, the caps that get headroom back,
   -- and how much of it.
   v_locked text[];
@@ -117,6 +121,7 @@ begin
     v_error := null;
     v_kind := null;
     v_counted := 0;
+    v_places := 0;
     select t.* into a from holdfast.authorizations t
       where t.workspace_id = p_workspace and t.spend_key = r.spend_key and t.generation = r.generation;
     if not found then
@@ -146,11 +151,11 @@ begin
     );
 
     if a.state = 'VOIDED' then
-      v_error := 'ALREADY_VOIDED'; v_kind := 'COMMIT_AFTER_VOID'; v_counted := r.amount_micros;
+      v_error := 'ALREADY_VOIDED'; v_kind := 'COMMIT_AFTER_VOID'; v_counted := r.amount_micros; v_places := 1;
     elsif v_elsewhere and a.state <> 'COMMITTED' then
       v_error := 'REFERENCE_ALREADY_COMMITTED'; v_kind := 'REFERENCE_OF_ANOTHER_SPEND';
     elsif a.vendor_reference <> r.vendor_reference then
-      v_error := 'COMMIT_CONTRADICTS'; v_kind := 'OTHER_REFERENCE'; v_counted := r.amount_micros;
+      v_error := 'COMMIT_CONTRADICTS'; v_kind := 'OTHER_REFERENCE'; v_counted := r.amount_micros; v_places := 1;
     elsif a.state = 'COMMITTED' then
       d_over[r.ord] := a.committed_currency = a.currency and a.committed_micros > a.held_micros;
       if a.committed_micros <> r.amount_micros or a.committed_currency <> r.currency then
@@ -175,6 +180,7 @@ begin
       s_key := s_key || a.spend_key;
       s_generation := s_generation || a.generation;
       s_settles := s_settles || true;
+      s_places := s_places || 1;
       -- A cap counts in its own currency: a charge in another one keeps counting at the held amount.
       s_amount := array_append(s_amount, case when r.currency = a.currency then r.amount_micros end);
       d_over[r.ord] := r.currency = a.currency and r.amount_micros > a.held_micros;
@@ -241,34 +247,40 @@ begin
       if r.currency <> a.currency or v_elsewhere then
         v_counted := 0;
       end if;
-      select c.counted_micros into v_before from holdfast.contradictions c
+      if v_elsewhere then
+        v_places := 0;
+      end if;
+      select c.counted_micros, c.counted_spends into v_before, v_places_before from holdfast.contradictions c
         where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
           and c.vendor_reference = r.vendor_reference and c.spend_key = a.spend_key and c.generation = a.generation;
       if not found then
         v_before := null;
+        v_places_before := 0;
         insert into holdfast.contradictions (
           workspace_id, spend_key, generation, vendor, vendor_account, vendor_reference, kind, amount_micros, currency,
-          counted_micros, attempt_id, create_time, contradiction_id
+          counted_micros, counted_spends, attempt_id, create_time, contradiction_id
         ) values (
           p_workspace, a.spend_key, a.generation, a.vendor, a.vendor_account, r.vendor_reference, v_kind,
-          r.amount_micros, r.currency, v_counted, r.attempt_id, v_now,
+          r.amount_micros, r.currency, v_counted, v_places, r.attempt_id, v_now,
           holdfast.contradiction_id(
             p_workspace, a.vendor, a.vendor_account, r.vendor_reference, a.spend_key, a.generation)
         );
-      elsif v_counted > v_before then
+      elsif v_counted > v_before or v_places > v_places_before then
         -- More than was known when it was closed, if it was.
         update holdfast.contradictions c set
-            amount_micros = r.amount_micros, counted_micros = v_counted, close_time = null, close_reason = null
+            amount_micros = r.amount_micros, counted_micros = greatest(v_counted, v_before),
+            counted_spends = greatest(v_places, v_places_before), close_time = null, close_reason = null
           where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
             and c.vendor_reference = r.vendor_reference and c.spend_key = a.spend_key and c.generation = a.generation;
       end if;
-      if v_counted > coalesce(v_before, 0) then
+      if v_counted > coalesce(v_before, 0) or v_places > v_places_before then
         s_key := s_key || a.spend_key;
         s_generation := s_generation || a.generation;
         s_settles := s_settles || false;
-        s_amount := s_amount || (v_counted - coalesce(v_before, 0));
+        s_amount := s_amount || greatest(0, v_counted - coalesce(v_before, 0));
+        s_places := s_places || greatest(0, v_places - v_places_before);
       end if;
-      if v_before is null or v_counted > v_before then
+      if v_before is null or v_counted > v_before or v_places > v_places_before then
         perform holdfast.append_audit(
           p_workspace, v_now, 'spend.contradiction', r.actor_kind, r.actor_id, r.trace_id,
           jsonb_build_object(
@@ -291,12 +303,15 @@ begin
   end if;
 
   update holdfast.counters n set
-      held_micros = n.held_micros - k.held, committed_micros = n.committed_micros + k.committed
+      held_micros = n.held_micros - k.held, committed_micros = n.committed_micros + k.committed,
+      held_count = n.held_count - k.held_count, committed_count = n.committed_count + k.committed_count
     from (
       select h.cap_id, h.window_label, h.subject,
         sum(case when s.settles then h.amount_micros else 0 end) as held,
-        sum(coalesce(s.amount, h.amount_micros)) as committed
-      from unnest(s_key, s_generation, s_settles, s_amount) as s (key, generation, settles, amount)
+        sum(case when h.spend_count = 0 then coalesce(s.amount, h.amount_micros) else 0 end) as committed,
+        sum(case when s.settles then h.spend_count else 0 end) as held_count,
+        sum(h.spend_count * s.places) as committed_count
+      from unnest(s_key, s_generation, s_settles, s_amount, s_places) as s (key, generation, settles, amount, places)
       join holdfast.holds h on h.workspace_id = p_workspace and h.spend_key = s.key and h.generation = s.generation
       group by h.cap_id, h.window_label, h.subject
     ) k

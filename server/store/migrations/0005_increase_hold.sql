@@ -1,13 +1,14 @@
 -- Raises what one authorization holds, all or nothing, on the caps and in the windows in which it was granted. A key
--- that may no longer spend gets no more; what is held already was granted, and is granted again.
+-- that may no longer spend gets no more; what is held already was granted, and is granted again. A cap that counts spends
+-- has counted this one, and an archived cap counts nothing more: neither is asked.
 --
 -- Locks as a grant does: policy -> vault key (share) -> the authorization -> counters, sorted.
 create function holdfast.increase_hold(
   p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_amount_micros bigint,
   p_currency text, p_trace_id text
 ) returns table (
-  error_reason text, rule text, cap_id text, window_label text, window_end timestamptz, limit_micros bigint,
-  committed_micros numeric, held_micros numeric, cap_currency text, kill_switch text, kill_switch_target text,
+  error_reason text, rule text, cap_id text, window_label text, window_start timestamptz, window_end timestamptz,
+  cap_limit bigint, cap_committed numeric, cap_held numeric, cap_currency text, kill_switch text, kill_switch_target text,
   authorization_row holdfast.authorizations
 )
 language plpgsql volatile
@@ -21,8 +22,11 @@ declare
   v_rule text;
   v_switch text;
   v_target text;
-  -- The first cap that denies.
+  f record;
+  -- The first cap that denies, and what caps in the shadow would have denied.
   d record;
+  v_exceeded text[] := '{}';
+  v_figures jsonb[] := '{}';
 begin
   perform holdfast.share_policy(p_workspace);
   select v.* into k from holdfast.vault_keys v
@@ -30,9 +34,8 @@ begin
   select t.* into a from holdfast.authorizations t
     where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation for update;
   v_now := holdfast.clock();
-  select null::text as rule, null::text as cap_id, null::text as label, null::text as time_zone,
-    null::text as cap_window, null::bigint as limit_micros, null::numeric as committed, null::numeric as held,
-    null::text as currency
+  select null::text as cap_id, null::text as window_label, null::bigint as limit_micros,
+    null::numeric as committed_micros, null::numeric as held_micros, null::text as currency
   into d;
 
   if a.spend_key is null then
@@ -61,37 +64,50 @@ begin
           where h.workspace_id = p_workspace and h.spend_key = a.spend_key and h.generation = a.generation
         )
         order by n.cap_id, n.window_label, n.subject for update;
-      select f.* into d
-      from (
-        select
+      for f in
+        select h.cap_id, h.window_label, c.limit_micros, n.committed_micros, n.held_micros, c.currency,
+          c.enforcement = 'SHADOW' as shadow,
           case
             when p_amount_micros > c.max_per_spend_micros then 'MAX_PER_SPEND'
             -- Written so that a figure that is missing denies.
             when (p_amount_micros - h.amount_micros <= c.limit_micros - n.committed_micros - n.held_micros)
               is not true then 'CAP_HEADROOM'
-          end as rule,
-          c.cap_id, h.window_label as label, c.time_zone, c.cap_window, c.limit_micros,
-          coalesce(n.committed_micros, 0) as committed, coalesce(n.held_micros, 0) as held, c.currency
+          end as rule
         from holdfast.holds h
         join holdfast.caps c on c.workspace_id = h.workspace_id and c.cap_id = h.cap_id
         left join holdfast.counters n on n.workspace_id = h.workspace_id and n.cap_id = h.cap_id
           and n.window_label = h.window_label and n.subject = h.subject
         where h.workspace_id = p_workspace and h.spend_key = a.spend_key and h.generation = a.generation
-      ) f
-      where f.rule is not null
-      order by f.cap_id
-      limit 1;
-      v_rule := d.rule;
+          and h.spend_count = 0 and c.archive_time is null
+        order by h.cap_id
+      loop
+        if f.rule is null then
+          continue;
+        elsif f.shadow then
+          v_exceeded := v_exceeded || f.rule;
+          v_figures := v_figures || holdfast.cap_figures(
+            f.cap_id, f.window_label, f.currency, f.limit_micros, f.committed_micros, f.held_micros);
+        else
+          v_rule := f.rule;
+          d := f;
+          exit;
+        end if;
+      end loop;
     end if;
 
     if v_rule is null then
       update holdfast.counters n set held_micros = n.held_micros + p_amount_micros - h.amount_micros
         from holdfast.holds h
+        join holdfast.caps c on c.workspace_id = h.workspace_id and c.cap_id = h.cap_id and c.archive_time is null
         where h.workspace_id = p_workspace and h.spend_key = a.spend_key and h.generation = a.generation
+          and h.spend_count = 0
           and n.workspace_id = h.workspace_id and n.cap_id = h.cap_id and n.window_label = h.window_label
           and n.subject = h.subject;
       update holdfast.holds h set amount_micros = p_amount_micros
-        where h.workspace_id = p_workspace and h.spend_key = a.spend_key and h.generation = a.generation;
+        from holdfast.caps c
+        where h.workspace_id = p_workspace and h.spend_key = a.spend_key and h.generation = a.generation
+          and h.spend_count = 0
+          and c.workspace_id = h.workspace_id and c.cap_id = h.cap_id and c.archive_time is null;
       update holdfast.authorizations t set held_micros = p_amount_micros
         where t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;
     end if;
@@ -99,17 +115,26 @@ begin
       p_workspace, v_now, case when v_rule is null then 'spend.increased' else 'spend.increase_denied' end,
       'vault_key', p_vault_key_id, p_trace_id,
       jsonb_build_object('previous_held_micros', a.held_micros, 'asked_micros', p_amount_micros)
-        || case when d.rule is null then '{}' else jsonb_build_object(
-             'cap', d.cap_id, 'window', d.label, 'limit_micros', d.limit_micros, 'committed_micros', d.committed,
-             'held_micros', d.held) end
+        || case when d.cap_id is null then '{}' else holdfast.cap_figures(
+             d.cap_id, d.window_label, d.currency, d.limit_micros, d.committed_micros, d.held_micros) end
         || case when v_switch is null then '{}' else jsonb_build_object('kill_switch', v_switch) end,
       a, case when v_rule is null then 'GRANTED' else 'DENIED' end, v_rule);
+    if v_rule is null then
+      for i in 1 .. cardinality(v_exceeded) loop
+        perform holdfast.append_audit(
+          p_workspace, v_now, 'cap.shadow_exceeded', 'vault_key', p_vault_key_id, p_trace_id,
+          v_figures[i] || jsonb_build_object('previous_held_micros', a.held_micros, 'asked_micros', p_amount_micros),
+          a, 'GRANTED', v_exceeded[i]);
+      end loop;
+    end if;
   end if;
 
   return query
-    select v_error, v_rule, d.cap_id, d.label, holdfast.window_end(d.cap_window, d.time_zone, d.label),
-      d.limit_micros, d.committed, d.held, d.currency, v_switch, v_target, t
+    select v_error, v_rule, d.cap_id, d.window_label, holdfast.window_start(c, d.window_label),
+      holdfast.window_end(c, d.window_label), d.limit_micros, coalesce(d.committed_micros, 0),
+      coalesce(d.held_micros, 0), d.currency, v_switch, v_target, t
     from (select 1) as one
+    left join holdfast.caps c on c.workspace_id = p_workspace and c.cap_id = d.cap_id
     left join holdfast.authorizations t
       on t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;
 end
