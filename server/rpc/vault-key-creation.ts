@@ -72,7 +72,7 @@ export async function createKey(
   request: CreationRequest | undefined,
 ): Promise<CreatedKey> {
   const { workspace } = principal;
-  for (const cap of caps) await requireTimeZone(parts.database, cap);
+  for (const [index, cap] of caps.entries()) await requireTimeZone(parts.database, cap, `caps[${index}]`);
   const token = createToken("vk", workspace, key.vaultKeyId, parts.random);
   const event = { principal, kind: "vault_key.created", traceId: currentTraceId() ?? "", detail: { ...key } };
   return await parts.changePolicy(event, async (transaction, audit) => {
@@ -94,9 +94,9 @@ export async function createKey(
   });
 }
 
-async function requireTimeZone(database: Database, cap: NewCap): Promise<void> {
+async function requireTimeZone(database: Database, cap: NewCap, place: string): Promise<void> {
   if (await capStore.isTimeZone(database, cap.timeZone)) return;
-  throw invalidField("caps.cap.time_zone", 'is not a zone of the IANA database, for example "Europe/Berlin".');
+  throw invalidField(`${place}.cap.time_zone`, 'is not a zone of the IANA database, for example "Europe/Berlin".');
 }
 
 async function capsNow(transaction: Database, workspace: string, caps: readonly NewCap[]): Promise<Cap[]> {

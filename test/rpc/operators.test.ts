@@ -1,0 +1,246 @@
+import { randomBytes } from "node:crypto";
+import { type Client, Code, ConnectError } from "@connectrpc/connect";
+import { ErrorInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
+import type { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { OperatorRole } from "@holdfast/api/holdfast/v1/operator_pb";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { startApp } from "../../server/app.ts";
+import { readConfig } from "../../server/config.ts";
+import { tokenHash } from "../../server/rpc/auth.ts";
+import { operatorSecrets, setOperatorToken } from "../../server/store/operator.ts";
+import { ensureWorkspace } from "../../server/store/workspace.ts";
+import { openPaused } from "../support/paused.ts";
+import { startTestServer, type TestServer } from "../support/server.ts";
+
+let server: TestServer;
+let count = 0;
+let operatorId: string;
+let name: string;
+
+beforeAll(async () => {
+  server = await startTestServer({ servers: 2 });
+});
+afterAll(() => server.close());
+beforeEach(async () => {
+  await server.clock.reset();
+  count += 1;
+  operatorId = `person${count}`;
+  name = `operators/${operatorId}`;
+});
+
+async function refusal(call: Promise<unknown>) {
+  const error = await call.then(
+    () => expect.fail("the call was not refused"),
+    (cause: unknown) => ConnectError.from(cause),
+  );
+  const info = error.findDetails(ErrorInfoSchema)[0];
+  return { code: error.code, reason: info?.reason, state: info?.metadata["state"] };
+}
+
+async function made(role: OperatorRole = OperatorRole.OPERATOR): Promise<string> {
+  return (await server.admin.createOperator({ operatorId, role })).token;
+}
+
+/** Whether a token opens on each of the two servers. */
+async function opens(token: string): Promise<boolean[]> {
+  const tries = [0, 1].map(async (n) => {
+    try {
+      await server.adminAs(token, n).listCaps({ pageSize: 1 });
+      return true;
+    } catch (error) {
+      if (ConnectError.from(error).code === Code.Unauthenticated) return false;
+      throw error;
+    }
+  });
+  return await Promise.all(tries);
+}
+
+describe("an operator", () => {
+  test("is made with a token that is shown once and stored as its hash", async () => {
+    const { token, operator } = await server.admin.createOperator({ operatorId, role: OperatorRole.OPERATOR });
+    expect(token).toMatch(new RegExp(`^op_default_${operatorId}_[A-Za-z0-9]{43}$`));
+    expect(operator).toMatchObject({ name, role: OperatorRole.OPERATOR });
+    expect(await opens(token)).toEqual([true, true]);
+    const { rows } = await server.database.pool.query<{ row: string }>(
+      "select o::text as row from holdfast.operators o",
+    );
+    expect(JSON.stringify(rows)).not.toContain(token.split("_")[3]);
+    expect(await refusal(server.admin.createOperator({ operatorId, role: OperatorRole.AUDITOR }))).toMatchObject({
+      reason: "ALREADY_EXISTS",
+    });
+  });
+
+  test("is made once for one request id", async () => {
+    const request = { operatorId, role: OperatorRole.AUDITOR, requestId: randomBytes(16).toString("hex") };
+    const first = await server.admin.createOperator(request);
+    expect(await server.admin.createOperator(request)).toMatchObject({ token: "", operator: first.operator });
+    expect(await refusal(server.admin.createOperator({ ...request, operatorId: `${operatorId}b` }))).toMatchObject({
+      reason: "ALREADY_EXISTS",
+    });
+  });
+
+  test("who is revoked is dead at once on every server, also one that has just let it in", async () => {
+    const token = await made();
+    expect(await opens(token)).toEqual([true, true]);
+    const { operator } = await server.admin.revokeOperator({ name, reason: "left" });
+    expect(operator).toMatchObject({ name, revokeReason: "left" });
+    expect(await opens(token)).toEqual([false, false]);
+    expect((await server.admin.revokeOperator({ name, reason: "again" })).operator).toEqual(operator);
+    expect(await refusal(server.admin.rotateOperator({ name }))).toMatchObject({
+      reason: "STATE_NOT_ALLOWED",
+      state: "REVOKED",
+    });
+    const { operators } = await server.admin.listOperators({ pageSize: 200 });
+    expect(operators.find((one) => one.name === name)?.revokeTime).toBeDefined();
+  });
+
+  test("whose change waits behind its revocation changes nothing", async () => {
+    const token = await made();
+    const { rows } = await server.database.pool.query<{ before: string }>(
+      "select count(*) as before from holdfast.caps",
+    );
+    const paused = await openPaused(server.database.pool);
+    // As a revocation does: the workspace row first, then the operator.
+    await paused.client.query("update holdfast.workspaces set policy_version = policy_version + 1");
+    const late = server
+      .adminAs(token, 1)
+      .createCap({ capId: `late${count}`, cap: { limit: { currency: "usd", amount: "1" }, window: 1 } });
+    await paused.expectBlocking(late);
+    await paused.client.query("update holdfast.operators set revoke_time = now() where operator_id = $1", [operatorId]);
+    await paused.commit();
+    const refused = await refusal(late);
+    expect([Code.Unauthenticated, Code.Unavailable]).toContain(refused.code);
+    paused.release();
+    const after = await server.database.pool.query<{ before: string }>("select count(*) as before from holdfast.caps");
+    expect(after.rows).toEqual(rows);
+  });
+
+  test("rotates with an overlap in which both tokens open", async () => {
+    const first = await made();
+    const { token: second } = await server.admin.rotateOperator({ name, overlap: { seconds: 600n } });
+    expect(await opens(first)).toEqual([true, true]);
+    expect(await opens(second)).toEqual([true, true]);
+    await server.clock.advance(600_000);
+    expect(await opens(first)).toEqual([false, false]);
+    expect(await opens(second)).toEqual([true, true]);
+    const { token: third } = await server.admin.rotateOperator({ name, overlap: {} });
+    expect(await opens(second)).toEqual([false, false]);
+    expect(await opens(third)).toEqual([true, true]);
+  });
+
+  test("may rotate and revoke itself", async () => {
+    const { token } = await server.adminAs(await made()).rotateOperator({ name, overlap: {} });
+    await server.adminAs(token).revokeOperator({ name, reason: "done" });
+    expect(await opens(token)).toEqual([false, false]);
+  });
+
+  test("that does not exist is not found", async () => {
+    expect(await refusal(server.admin.revokeOperator({ name, reason: "x" }))).toMatchObject({ reason: "NOT_FOUND" });
+    expect(await refusal(server.admin.rotateOperator({ name }))).toMatchObject({ reason: "NOT_FOUND" });
+  });
+});
+
+describe("an auditor", () => {
+  test("reads, and changes nothing", async () => {
+    const auditor = server.adminAs(await made(OperatorRole.AUDITOR));
+    expect((await auditor.listOperators({})).operators.length).toBeGreaterThan(0);
+    expect((await auditor.listAuditEvents({})).auditEvents.length).toBeGreaterThan(0);
+    const vaultKey = { vendor: "stripe", allowedEndpoints: [] };
+    expect(await refusal(auditor.createVaultKey({ vaultKeyId: "x", vaultKey }))).toMatchObject({
+      reason: "ROLE_NOT_ALLOWED",
+    });
+  });
+
+  test("leaves no trace in the database, whatever it calls", async () => {
+    const token = await made(OperatorRole.AUDITOR);
+    await server.vaultKey(`seen${count}`);
+    const contents = async () => {
+      const { rows } = await server.database.pool.query<{ name: string; text: string }>(
+        `select c.relname as name, (xpath('/row/h/text()', query_to_xml(format(
+           'select md5(coalesce(string_agg(t::text, chr(10) order by t::text), '''')) as h from holdfast.%I t', c.relname),
+           false, true, '')))[1]::text as text
+         from pg_class c where c.relnamespace = 'holdfast'::regnamespace and c.relkind = 'r' order by 1`,
+      );
+      return rows;
+    };
+    const before = await contents();
+    const auditor = server.adminAs(token) as unknown as Record<string, (request: object) => Promise<unknown>>;
+    const spend = server.spend(token) as unknown as Record<string, (request: object) => Promise<unknown>>;
+    let answered = 0;
+    for (const client of [auditor, spend]) {
+      for (const method of Object.keys(client)) {
+        await client[method]?.({ dryRun: method === "authorizeSpend" ? true : undefined }).then(
+          () => (answered += 1),
+          () => {},
+        );
+      }
+    }
+    expect(answered).toBeGreaterThan(4);
+    expect(await contents()).toEqual(before);
+  });
+});
+
+describe("the last operator of a workspace", () => {
+  let admin: Client<typeof AdminService>;
+
+  beforeEach(async () => {
+    await ensureWorkspace(server.database.pool, `lone${count}`);
+    const token = `op_lone${count}_first_${"a".repeat(43)}`;
+    await setOperatorToken(server.database.pool, `lone${count}`, "first", tokenHash(token));
+    admin = server.adminAs(token);
+  });
+
+  test("cannot be revoked, and an auditor is no other one", async () => {
+    await admin.createOperator({ operatorId: "eve", role: OperatorRole.AUDITOR });
+    const last = { name: "operators/first", reason: "x" };
+    expect(await refusal(admin.revokeOperator(last))).toMatchObject({
+      code: Code.FailedPrecondition,
+      reason: "STATE_NOT_ALLOWED",
+      state: "LAST_OPERATOR",
+    });
+    await admin.revokeOperator({ name: "operators/eve", reason: "auditors may go" });
+    await admin.createOperator({ operatorId: "second", role: OperatorRole.OPERATOR });
+    await admin.revokeOperator(last);
+  });
+
+  test("two that revoke each other at once leave one", async () => {
+    const { token } = await admin.createOperator({ operatorId: "second", role: OperatorRole.OPERATOR });
+    const second = server.adminAs(token, 1);
+    await Promise.allSettled([
+      admin.revokeOperator({ name: "operators/second", reason: "x" }),
+      second.revokeOperator({ name: "operators/first", reason: "x" }),
+    ]);
+    const { rows } = await server.database.pool.query(
+      "select from holdfast.operators where workspace_id = $1 and role = 'OPERATOR' and revoke_time is null",
+      [`lone${count}`],
+    );
+    expect(rows).toHaveLength(1);
+  });
+});
+
+describe("the operator of the settings", () => {
+  const token = (letter: string) => `op_default_boot_${letter.repeat(43)}`;
+  const start = async (letter: string) => {
+    const settings = { HOLDFAST_OPERATOR_TOKEN: token(letter), HOLDFAST_PORT: "0", HOLDFAST_LOG_LEVEL: "silent" };
+    const config = { ...readConfig(settings, []), alteredClock: "allowed" as const };
+    const app = await startApp(config, { connection: server.database.connection, fsyncOff: "allowed" });
+    await app.close();
+  };
+
+  test("is set by each new token once, is not put back by a restart, and not revived", async () => {
+    await start("a");
+    expect(await opens(token("a"))).toEqual([true, true]);
+    await start("b");
+    expect(await opens(token("a"))).toEqual([false, false]);
+    const { token: rotated } = await server.admin.rotateOperator({ name: "operators/boot", overlap: {} });
+    await start("b");
+    expect([await opens(token("b")), await opens(rotated)]).toEqual([
+      [false, false],
+      [true, true],
+    ]);
+    await server.admin.revokeOperator({ name: "operators/boot", reason: "left" });
+    await start("c");
+    expect(await opens(token("c"))).toEqual([false, false]);
+    expect(await operatorSecrets(server.database.pool, "default", "boot")).toBeUndefined();
+  });
+});
