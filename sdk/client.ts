@@ -52,7 +52,8 @@ export interface Holdfast {
   /**
    * Asks Stripe about everything of this vault key that is not settled, and settles what Stripe can answer; for a
    * service that keeps its Stripe credential itself. Run it from a timer; several processes at once do no harm. Takes
-   * the plain client. Rejects with a HoldfastError if the control plane does not answer.
+   * the plain client. With `since` both sides are compared too, and the report lists what they do not agree on. Rejects
+   * with a HoldfastError if the control plane does not answer.
    */
   reconcile(stripe: StripeLike, options?: ReconcileOptions): Promise<ReconcileReport>;
   /**

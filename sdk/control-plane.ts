@@ -12,6 +12,8 @@ import {
   type CommitSpendResponse,
   type IncreaseHoldRequestSchema,
   type IncreaseHoldResponse,
+  type ListCommittedAuthorizationsRequestSchema,
+  type ListCommittedAuthorizationsResponse,
   type ListUnsettledAuthorizationsRequestSchema,
   type ListUnsettledAuthorizationsResponse,
   type ReleaseBillingLeaseRequestSchema,
@@ -56,6 +58,7 @@ export interface ControlPlane {
   /** The authorization that a vendor object is bound to or was committed with; undefined if there is none. */
   findAuthorization(object: VendorObject, deadline: number): Promise<Authorization | undefined>;
   readonly listUnsettled: Rpc<typeof ListUnsettledAuthorizationsRequestSchema, ListUnsettledAuthorizationsResponse>;
+  readonly listCommitted: Rpc<typeof ListCommittedAuthorizationsRequestSchema, ListCommittedAuthorizationsResponse>;
   readonly reportReconciliation: Rpc<typeof ReportReconciliationRequestSchema, unknown>;
   readonly acquireLease: Rpc<typeof AcquireBillingLeaseRequestSchema, AcquireBillingLeaseResponse>;
   readonly renewLease: Rpc<typeof RenewBillingLeaseRequestSchema, RenewBillingLeaseResponse>;
@@ -153,6 +156,7 @@ export function createControlPlane(options: ControlPlaneOptions): ControlPlane {
     findAuthorization: (object, deadline) => find({ case: "vendorReference", value: object }, deadline),
     increaseHold: unary(client.increaseHold),
     listUnsettled: unary(client.listUnsettledAuthorizations),
+    listCommitted: unary(client.listCommittedAuthorizations),
     reportReconciliation: unary(client.reportReconciliation),
     acquireLease: unary(client.acquireBillingLease),
     renewLease: unary(client.renewBillingLease),

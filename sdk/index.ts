@@ -13,7 +13,8 @@ export {
 export { classifyOutcome, type Outcome, type VendorAnswerSignal, type VendorSignal } from "./outcome.ts";
 export type { HoldfastOptions } from "./options.ts";
 export type { Clock, Random, Timers } from "./runtime.ts";
-export type { ReconcileOptions, ReconcileReport, ReconcileStep } from "./reconcile.ts";
+export type { ReconcileStep } from "./reconcile-core.ts";
+export type { ReconcileDifference, ReconcileOptions, ReconcileReport } from "./reconcile.ts";
 export { authorizationName, type SpendIdentity, stableKey } from "./stable-key.ts";
 export type { GuardedCallOptions, GuardedStripe, StripeLike } from "./stripe.ts";
 export type { OnDecline } from "./stripe-call.ts";

@@ -47,6 +47,15 @@ export function fromStripeAmount(minor: bigint | number, currency: string): Deci
   return { currency, amount: `${digits.slice(0, -exponent)}.${digits.slice(-exponent)}` };
 }
 
+/** Stripe's integer amount as money without its sign, or undefined where the currency or the amount is none. */
+export function moneyFrom(minor: bigint, currency: string): DecimalMoney | undefined {
+  try {
+    return fromStripeAmount(minor < 0n ? -minor : minor, currency);
+  } catch {
+    return undefined;
+  }
+}
+
 function exactAmount(minor: bigint | number): bigint {
   if (typeof minor !== "bigint" && !Number.isSafeInteger(minor)) {
     throw new RangeError(`amount must be a whole number of Stripe's smallest unit; got ${shown(minor)}.`);

@@ -2,10 +2,16 @@ import { type Authorization, AuthorizationState, VoidEvidence } from "@holdfast/
 import { checkUpTo } from "./context.ts";
 import { toDecimalMoney } from "./convert.ts";
 import { SpendUnsupportedError } from "./errors.ts";
-import { type DecimalMoney, fromStripeChargeAmount, fromStripePayoutAmount, toStripeAmount } from "./money.ts";
+import {
+  type DecimalMoney,
+  fromStripeChargeAmount,
+  fromStripePayoutAmount,
+  toStripeAmount,
+  moneyFrom,
+} from "./money.ts";
 import { translateFailure } from "./refusal.ts";
 import { authorizationName } from "./stable-key.ts";
-import { errorContext, moneyFrom, requireSpend, type StripeCall } from "./stripe-call.ts";
+import { errorContext, requireSpend, type StripeCall } from "./stripe-call.ts";
 import { sourceOf } from "./stripe-amount-sources.ts";
 import { previewAmount } from "./stripe-preview.ts";
 import type { AmountSource } from "./stripe-plan.ts";

@@ -1,6 +1,6 @@
 import { type Authorization, AuthorizationState, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
 import { SpendAlreadyFailedError, SpendInProgressError, SpendMismatchError, SpendUnsupportedError } from "./errors.ts";
-import type { DecimalMoney } from "./money.ts";
+import { type DecimalMoney, moneyFrom } from "./money.ts";
 import { sleep } from "./runtime.ts";
 import type { Grant, SpendRequest } from "./spend.ts";
 import { recordedAmount, statedMost, within } from "./stripe-amount.ts";
@@ -10,7 +10,6 @@ import {
   errorContext,
   findBound,
   type GuardedCall,
-  moneyFrom,
   requireSpend,
   spendRequest,
   type StripeCall,

@@ -2,7 +2,7 @@ import { type Authorization, Settlement } from "@holdfast/api/holdfast/v1/spend_
 import type { SpendOption } from "./context.ts";
 import type { ControlPlane } from "./control-plane.ts";
 import { SpendAlreadyCommittedError, SpendIdentityMissingError, SpendUnsupportedError } from "./errors.ts";
-import { type DecimalMoney, fromStripeAmount } from "./money.ts";
+import type { DecimalMoney } from "./money.ts";
 import { translateFailure } from "./refusal.ts";
 import { halfJitter, type Runtime, sleep } from "./runtime.ts";
 import type { BindResult, Settlements } from "./settlement.ts";
@@ -222,13 +222,4 @@ export function refusalStatus(exchange: Exchange): { status: number; replayed: b
 export function stringField(body: unknown, name: string): string {
   const value = isRecord(body) ? body[name] : undefined;
   return typeof value === "string" ? value : "";
-}
-
-/** Stripe's integer amount as money, or undefined where the currency is none. */
-export function moneyFrom(minor: bigint, currency: string): DecimalMoney | undefined {
-  try {
-    return fromStripeAmount(minor < 0n ? -minor : minor, currency);
-  } catch {
-    return undefined;
-  }
 }

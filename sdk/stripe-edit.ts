@@ -1,8 +1,9 @@
 import { type Authorization, AuthorizationState } from "@holdfast/api/holdfast/v1/spend_pb";
 import { SpendUnsupportedError } from "./errors.ts";
+import { moneyFrom } from "./money.ts";
 import type { Grant } from "./spend.ts";
 import { statedMost } from "./stripe-amount.ts";
-import { continuation, findBound, moneyFrom, type StripeCall } from "./stripe-call.ts";
+import { continuation, findBound, type StripeCall } from "./stripe-call.ts";
 import { holdAtLeast, totalOf } from "./stripe-hold.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
 import { FAMILIES, type ObjectFamily, text } from "./stripe-object.ts";

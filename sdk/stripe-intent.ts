@@ -1,6 +1,6 @@
-import { fromStripeAmount } from "./money.ts";
+import { fromStripeAmount, moneyFrom } from "./money.ts";
 import type { Grant } from "./spend.ts";
-import { moneyFrom, readObject, type StripeCall, stringField } from "./stripe-call.ts";
+import { readObject, type StripeCall, stringField } from "./stripe-call.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
 import { minor } from "./stripe-object.ts";
 import { isRecord } from "./stripe-send.ts";

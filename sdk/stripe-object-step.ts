@@ -1,12 +1,11 @@
 import { SpendInDoubtError, SpendUnsupportedError, VendorUnreachableError } from "./errors.ts";
-import type { DecimalMoney } from "./money.ts";
+import { type DecimalMoney, moneyFrom } from "./money.ts";
 import type { Grant } from "./spend.ts";
 import { possess } from "./stripe-bound.ts";
 import {
   errorContext,
   findBound,
   type GuardedCall,
-  moneyFrom,
   readCommitted,
   readObject,
   refuseOwnSending,

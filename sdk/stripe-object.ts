@@ -31,6 +31,10 @@ export interface ObjectFamily {
   readonly collection: string;
   /** Query of a read, where more than the object is needed. */
   readonly readQuery?: string;
+  /** Query of a list of all of them, where a list leaves some out by itself. */
+  readonly listQuery?: Readonly<Record<string, string>>;
+  /** There is no list of all objects by the time of their creation. */
+  readonly unlisted?: true;
   /** The answer to a write does not say enough: the object is read before it is judged. */
   readonly readBeforeJudging?: boolean;
   judge(object: StripeObject): Verdict;
@@ -78,6 +82,11 @@ function byStatus(
       return { kind: "unclear", state: status };
     },
   };
+}
+
+/** Of a treasury: listed for one financial account only. */
+function ofFinancialAccount(collection: string, states: Parameters<typeof byStatus>[1]): ObjectFamily {
+  return { ...byStatus(collection, states), unlisted: true };
 }
 
 /** A family whose existence is the movement. */
@@ -186,6 +195,7 @@ function withoutNull(object: StripeObject): StripeObject {
 // its whole hold stays, and once it is not, the hold is what it may have brought in.
 const paymentLink: ObjectFamily = {
   collection: "/v1/payment_links",
+  unlisted: true,
   judge: (object) => (object["active"] === false ? { kind: "obliged" } : { kind: "open", state: "active" }),
   end: endBy("", "active=false"),
 };
@@ -193,6 +203,7 @@ const paymentLink: ObjectFamily = {
 const subscription: ObjectFamily = {
   collection: "/v1/subscriptions",
   readQuery: "expand[]=latest_invoice",
+  listQuery: { status: "all" },
   readBeforeJudging: true,
   judge(object) {
     const latest = object["latest_invoice"];
@@ -238,17 +249,17 @@ export const FAMILIES = {
   topup: byStatus("/v1/topups", { done: ["succeeded"], open: ["pending"], gone: ["failed", "canceled", "reversed"] }),
   transfer: byExistence("/v1/transfers"),
   credit_note: byExistence("/v1/credit_notes", ["amount", "total"]),
-  inbound_transfer: byStatus("/v1/treasury/inbound_transfers", {
+  inbound_transfer: ofFinancialAccount("/v1/treasury/inbound_transfers", {
     done: ["succeeded"],
     open: ["processing"],
     gone: ["failed", "canceled"],
   }),
-  outbound_payment: byStatus("/v1/treasury/outbound_payments", {
+  outbound_payment: ofFinancialAccount("/v1/treasury/outbound_payments", {
     done: ["posted"],
     open: ["processing"],
     gone: ["failed", "canceled", "returned"],
   }),
-  outbound_transfer: byStatus("/v1/treasury/outbound_transfers", {
+  outbound_transfer: ofFinancialAccount("/v1/treasury/outbound_transfers", {
     done: ["posted"],
     open: ["processing"],
     gone: ["failed", "canceled", "returned"],

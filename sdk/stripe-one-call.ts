@@ -1,5 +1,6 @@
 import { type Authorization, Direction, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
 import { SpendAlreadyFailedError, SpendInDoubtError, SpendInProgressError, VendorUnreachableError } from "./errors.ts";
+import { moneyFrom } from "./money.ts";
 import { isStateError } from "./outcome.ts";
 import type { Decision, Grant, SpendRequest } from "./spend.ts";
 import { amountOf } from "./stripe-amount.ts";
@@ -10,7 +11,6 @@ import {
   errorContext,
   findBound,
   type GuardedCall,
-  moneyFrom,
   readCommitted,
   refusalStatus,
   refuseOwnSending,

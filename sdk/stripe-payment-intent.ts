@@ -6,6 +6,7 @@ import {
   SpendMismatchError,
   VendorUnreachableError,
 } from "./errors.ts";
+import { moneyFrom } from "./money.ts";
 import type { Grant } from "./spend.ts";
 import { amountOf } from "./stripe-amount.ts";
 import {
@@ -13,7 +14,6 @@ import {
   bind,
   errorContext,
   type GuardedCall,
-  moneyFrom,
   readCommitted,
   refusalStatus,
   refuseOwnSending,

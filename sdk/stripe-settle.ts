@@ -1,8 +1,8 @@
 import type { Authorization } from "@holdfast/api/holdfast/v1/spend_pb";
 import { toDecimalMoney } from "./convert.ts";
-import type { DecimalMoney } from "./money.ts";
+import { type DecimalMoney, moneyFrom } from "./money.ts";
 import type { Grant } from "./spend.ts";
-import { authorizationMetadata, bind, moneyFrom, readObject, type StripeCall, stringField } from "./stripe-call.ts";
+import { authorizationMetadata, bind, readObject, type StripeCall, stringField } from "./stripe-call.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
 import type { ObjectFamily, Verdict } from "./stripe-object.ts";
 import { isRecord } from "./stripe-send.ts";

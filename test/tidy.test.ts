@@ -59,8 +59,25 @@ const layers: Readonly<Record<string, readonly string[]>> = {
     "server/telemetry-attributes.ts",
     "@holdfast/api/",
   ],
+  "server/vendor/": [
+    "server/vendor/",
+    "server/store/",
+    "server/domain/",
+    "server/startup-error.ts",
+    "server/telemetry-attributes.ts",
+    "@holdfast/sdk/stripe-vendor",
+  ],
   "sdk/": ["sdk/", "@holdfast/api/"],
 };
+
+test("of the server only its vendors know the SDK, and of the SDK only what is meant for them", () => {
+  const importing = product
+    .filter((file) => file.startsWith("server/"))
+    .flatMap((file) => importsOf(file).map((path) => `${file} imports ${path}`))
+    .filter((line) => line.includes(" imports @holdfast/sdk"));
+  const wrong = importing.filter((line) => !/^server\/vendor\/\S+ imports @holdfast\/sdk\/stripe-vendor$/.test(line));
+  expect(wrong).toEqual([]);
+});
 
 test("imports go one way: domain, then store, then rpc; the SDK knows only the API", () => {
   const wrong = Object.entries(layers).flatMap(([layer, allowed]) =>

@@ -1,3 +1,6 @@
+/** Entry points that only Holdfast's own server uses; they are not part of the reference. */
+export const internalEntries: ReadonlySet<string> = new Set(["./stripe-vendor"]);
+
 /** Gives the text of a module by the specifier with which another one imports it, for example "./money.ts". */
 export type ReadModule = (specifier: string) => string;
 

@@ -2,7 +2,7 @@
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { spawnSync } from "node:child_process";
-import { apiExports, apiReference } from "./api-reference.ts";
+import { apiExports, apiReference, internalEntries } from "./api-reference.ts";
 
 const root = resolve(import.meta.dirname, "..");
 mkdirSync(join(root, ".tmp"), { recursive: true });
@@ -38,7 +38,7 @@ try {
   };
   const entries = Object.entries(exports).flatMap(([path, target]) => {
     const source = typeof target === "string" ? undefined : target["holdfast-source"];
-    if (source === undefined) return [];
+    if (source === undefined || internalEntries.has(path)) return [];
     return [{ specifier: join(name, path), exports: apiExports(readModule(source), readModule) }];
   });
   writeFileSync(join(root, "sdk", "API.md"), apiReference(entries));

@@ -9,14 +9,14 @@ import type { Database } from "../store/database.ts";
 import * as store from "../store/reconcile.ts";
 import { principalOf } from "./auth.ts";
 import { authorizationPosition, authorizationPositionOf } from "./authorizations.ts";
-import { authorizationMessage, findingFrom } from "./convert.ts";
+import { authorizationMessage, findingFrom, microsFrom } from "./convert.ts";
 import { cutPage, pageSize } from "./page.ts";
 import { followForMsDefault, requireSettled } from "./settle.ts";
 import { currentTraceId } from "./trace.ts";
 
 type ReconcileMethods = Pick<
   ServiceImpl<typeof SpendControlService>,
-  "listUnsettledAuthorizations" | "reportReconciliation"
+  "listUnsettledAuthorizations" | "listCommittedAuthorizations" | "reportReconciliation"
 >;
 
 /** What a service needs to ask its own vendor about what is not settled. */
@@ -34,12 +34,25 @@ export function reconcileMethods(database: Database): ReconcileMethods {
       const page = cutPage(rows, size, authorizationPosition);
       return { authorizations: page.rows.map(authorizationMessage), nextPageToken: page.nextPageToken };
     },
+    async listCommittedAuthorizations(request, context) {
+      const { workspace, id } = principalOf(context.values);
+      if (request.startTime === undefined) throw invalidField("start_time", "is required.");
+      const size = pageSize(request.pageSize);
+      const rows = await store.listCommitted(database, workspace, {
+        vaultKeyId: id,
+        startTime: microsFrom(request.startTime, "start_time"),
+        after: authorizationPositionOf(request.pageToken),
+        limit: size + 1,
+      });
+      const page = cutPage(rows, size, authorizationPosition);
+      return { authorizations: page.rows.map(authorizationMessage), nextPageToken: page.nextPageToken };
+    },
     async reportReconciliation(request, context) {
       const { workspace, id } = principalOf(context.values);
       const finding = findingFrom(request.finding);
       requireObjectOf(request, finding === "OPEN");
       const result = await store.reportReconciliation(database, workspace, {
-        vaultKeyId: id,
+        actor: { kind: "vault_key", id },
         authorization: parseAuthorizationName(request.authorization, "authorization"),
         finding,
         vendorReference: request.vendorReference,

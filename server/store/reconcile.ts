@@ -1,4 +1,4 @@
-import type { Authorization, AuthorizationId, Finding } from "../domain/spend.ts";
+import type { Actor, Authorization, AuthorizationId, Finding } from "../domain/spend.ts";
 import { type AuthorizationRow, authorizationColumns, epochMicros, readAuthorization } from "./authorization.ts";
 import { type Database, run, statement } from "./database.ts";
 import { readSettled, type Settled, type SettledRow } from "./spend.ts";
@@ -33,7 +33,19 @@ const reportStatement = statement(
   "report_reconciliation",
   `select f.error_reason, ${authorizationColumns("(f.authorization_row)")}
    from holdfast.report_reconciliation($1::text, $2::text, $3::integer, $4::text, $5::text, $6::text, $7::text,
-     $8::text, $9::interval, $10::text) as f`,
+     $8::text, $9::text, $10::interval, $11::text) as f`,
+);
+
+const listCommittedStatement = statement(
+  "list_committed_authorizations",
+  `select ${authorizationColumns("t")} from holdfast.authorizations t
+   where t.workspace_id = $1::text and t.vault_key_id = $2::text and t.state = 'COMMITTED'
+     and t.grant_time >= timestamptz 'epoch' + $3::bigint * interval '1 microsecond'
+     and ($4::bigint is null
+       or (t.grant_time, t.spend_key, t.generation)
+         > (timestamptz 'epoch' + $4::bigint * interval '1 microsecond', $5::text, $6::integer))
+   order by t.grant_time, t.spend_key, t.generation
+   limit $7::integer`,
 );
 
 /** Only some of what is in doubt, with figures about all of it. */
@@ -103,8 +115,29 @@ export async function listUnsettled(
   return rows.map(readDoubt).filter((row) => row !== undefined);
 }
 
-export interface ReconciliationReport {
+export interface CommittedFilter {
   readonly vaultKeyId: string;
+  /** Granted from then on, in microseconds since 1970. */
+  readonly startTime: bigint;
+  /** The last authorization of the page before. */
+  readonly after: (AuthorizationId & { readonly grantTime: bigint }) | undefined;
+  readonly limit: number;
+}
+
+/** What of a vault key's own is committed, oldest grant first. */
+export async function listCommitted(
+  database: Database,
+  workspace: string,
+  { vaultKeyId, startTime, after, limit }: CommittedFilter,
+): Promise<Authorization[]> {
+  const position = [after?.grantTime ?? null, after?.spendKey ?? null, after?.generation ?? null];
+  const values = [workspace, vaultKeyId, startTime, ...position, limit];
+  const rows = await run<AuthorizationRow>(database, listCommittedStatement, values);
+  return rows.map(readAuthorization).filter((row) => row !== undefined);
+}
+
+export interface ReconciliationReport {
+  readonly actor: Actor;
   readonly authorization: AuthorizationId;
   readonly finding: Finding;
   /** With OPEN: the object, and its state; both empty otherwise. */
@@ -125,7 +158,8 @@ export async function reportReconciliation(
     workspace,
     report.authorization.spendKey,
     report.authorization.generation,
-    report.vaultKeyId,
+    report.actor.kind,
+    report.actor.id,
     report.finding,
     report.vendorReference,
     report.vendorState,

@@ -1,15 +1,15 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
-import { apiExports, apiReference } from "../../tools/api-reference.ts";
+import { apiExports, apiReference, internalEntries } from "../../tools/api-reference.ts";
 
 const sdk = join(import.meta.dirname, "..", "..", "sdk");
 const read = (path: string): string => readFileSync(join(sdk, path), "utf8");
 const manifest = JSON.parse(read("package.json")) as {
   exports: Readonly<Record<string, string | { readonly "holdfast-source": string }>>;
 };
-const entries = Object.values(manifest.exports).flatMap((target) =>
-  typeof target === "string" ? [] : [target["holdfast-source"]],
+const entries = Object.entries(manifest.exports).flatMap(([path, target]) =>
+  typeof target === "string" || internalEntries.has(path) ? [] : [target["holdfast-source"]],
 );
 
 describe("the API reference", () => {

@@ -54,7 +54,7 @@ async function absentLongAgo(asked: Asked = {}): Promise<{ one: Authorization; a
 /** OPEN where an object is named, else ABSENT. */
 const report = (connection: Connection, authorization: Authorization, vendorReference: string) =>
   reportReconciliation(connection, granting.workspace, {
-    vaultKeyId: "main",
+    actor: { kind: "vault_key", id: "main" },
     authorization,
     finding: vendorReference === "" ? "ABSENT" : "OPEN",
     vendorReference,

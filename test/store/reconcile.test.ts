@@ -1,6 +1,6 @@
 import type pg from "pg";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import type { Authorization, AuthorizationId, Finding } from "../../server/domain/spend.ts";
+import type { Actor, Authorization, AuthorizationId, Finding } from "../../server/domain/spend.ts";
 import { listUnsettled, reportReconciliation, type UnsettledFilter } from "../../server/store/reconcile.ts";
 import {
   bindVendorReference,
@@ -73,7 +73,7 @@ const bind = ({ one, attemptId }: Held, vendorReference: string, vendorState: st
 interface Object {
   readonly vendorReference?: string;
   readonly vendorState?: string;
-  readonly vaultKeyId?: string;
+  readonly actor?: Actor;
 }
 
 const report = (
@@ -83,7 +83,7 @@ const report = (
   connection: pg.Pool | pg.PoolClient = database.pool,
 ): Promise<Settled> =>
   reportReconciliation(connection, granting.workspace, {
-    vaultKeyId: "main",
+    actor: { kind: "vault_key", id: "main" },
     authorization,
     finding,
     vendorReference: "",
@@ -244,7 +244,7 @@ describe("a report", () => {
     await absent(voided.one, { evidence: "OPERATOR", actor: { kind: "operator", id: "t" }, reason: "seen" });
     expect(await report(voided.one, "ABSENT")).toMatchObject({ errorReason: "ALREADY_VOIDED" });
     await granting.vaultKey("other");
-    expect(await report(voided.one, "ABSENT", { vaultKeyId: "other" })).toEqual({
+    expect(await report(voided.one, "ABSENT", { actor: { kind: "vault_key", id: "other" } })).toEqual({
       errorReason: "OTHER_VAULT_KEY",
       authorization: undefined,
     });

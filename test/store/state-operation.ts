@@ -199,7 +199,7 @@ async function report(subject: Subject, finding: Finding, name?: string): Promis
   const { pool, granting, authorization } = subject;
   return outcome(
     await reportReconciliation(pool, granting.workspace, {
-      vaultKeyId: "main",
+      actor: { kind: "vault_key", id: "main" },
       authorization,
       finding,
       vendorReference: name === undefined ? "" : reference(subject, name),

@@ -104,6 +104,7 @@ function serviceOf(spends: FakeSpends, leases: Leases, seen: Seen) {
       spends.increaseHold(request),
     ),
     listUnsettledAuthorizations: one("unsettled", () => spends.unsettled()),
+    listCommittedAuthorizations: one("committed", () => spends.committed()),
     reportReconciliation: one("reconciled", (request: Parameters<FakeSpends["reconciled"]>[0]) => ({
       authorization: spends.reconciled(request),
     })),

@@ -236,6 +236,11 @@ export class FakeSpends {
     return { authorizations: due, nextPageToken: "" };
   }
 
+  committed(): { authorizations: Authorization[]; nextPageToken: string } {
+    const done = this.all().filter(({ state }) => state === AuthorizationState.COMMITTED);
+    return { authorizations: done, nextPageToken: "" };
+  }
+
   reconciled(request: ReportReconciliationRequest): Authorization {
     const { authorization } = this.#find(request.authorization);
     if (!isOpen(authorization)) throw precondition("STATE_NOT_ALLOWED");

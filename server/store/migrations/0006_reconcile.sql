@@ -1,9 +1,10 @@
 -- Writes down what asking the vendor has found where it settles nothing, and when to ask next. An object that is open is
--- bound, first writer wins, and followed. An attempt in the middle of its call is left alone.
+-- bound, first writer wins, and followed. An attempt in the middle of its call is left alone. A vault key reports about
+-- its own, the server's reconciler about everything at a vendor whose credential the workspace keeps.
 --
 -- Locks: the authorization.
 create function holdfast.report_reconciliation(
-  p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_finding text,
+  p_workspace text, p_spend_key text, p_generation integer, p_actor_kind text, p_actor_id text, p_finding text,
   p_vendor_reference text, p_vendor_state text, p_note text, p_follow_for interval, p_trace_id text
 ) returns table (error_reason text, authorization_row holdfast.authorizations)
 language plpgsql volatile
@@ -19,7 +20,7 @@ begin
   v_now := holdfast.clock();
   if not found then
     v_error := 'NOT_FOUND';
-  elsif a.vault_key_id <> p_vault_key_id then
+  elsif p_actor_kind = 'vault_key' and a.vault_key_id <> p_actor_id then
     v_error := 'OTHER_VAULT_KEY';
     a := null;
   elsif a.state = 'COMMITTED' then
@@ -53,7 +54,7 @@ begin
         where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
     end if;
     perform holdfast.append_audit(
-      p_workspace, v_now, 'spend.reconciled', 'vault_key', p_vault_key_id, p_trace_id,
+      p_workspace, v_now, 'spend.reconciled', p_actor_kind, p_actor_id, p_trace_id,
       jsonb_build_object(
         'finding', p_finding, 'vendor_reference', p_vendor_reference, 'vendor_state', p_vendor_state, 'note', p_note,
         'previous_state', a.state, 'bound', p_vendor_reference <> '' and a.vendor_reference is null), a);
