@@ -8,6 +8,7 @@ import { exitCodes, StartupError } from "./startup-error.ts";
 import { startEmbeddedPostgres } from "./store/embedded-postgres.ts";
 import { recover } from "./store/instance.ts";
 import { migrate } from "./store/migrate.ts";
+import { createWorkspace, workspaceReport } from "./workspace-command.ts";
 
 /** Runs a command that needs no server. Returns the exit code, or undefined while a server goes on running. */
 async function runLocal(args: readonly string[]): Promise<number | undefined> {
@@ -25,6 +26,8 @@ async function runLocal(args: readonly string[]): Promise<number | undefined> {
         ),
         flags.includes("--restored"),
       );
+    case "workspace":
+      return await workspaceOnly(flags);
     default:
       throw new StartupError("usage", `${command ?? "nothing"} is not a command; see holdfast --help.`);
   }
@@ -64,6 +67,15 @@ async function recoverOnly(config: Config, force: boolean): Promise<number> {
   } finally {
     await embedded?.close();
   }
+  return exitCodes.ok;
+}
+
+async function workspaceOnly([action, workspace, ...more]: readonly string[]): Promise<number> {
+  if (action !== "create" || workspace === undefined || more.length > 0) {
+    throw new StartupError("usage", "There is one such command: holdfast workspace create <id>.");
+  }
+  const token = await createWorkspace(readConfig(process.env, []), workspace);
+  process.stdout.write(workspaceReport(workspace, token));
   return exitCodes.ok;
 }
 

@@ -71,6 +71,8 @@ export async function runCommand(args: readonly string[], line: CommandLine): Pr
   }
   for (const group of groups) group(program, context);
   inheritSettings(program);
+  // What they take is theirs to judge; inheriting has forbidden it.
+  for (const [name] of localCommands) program.commands.find((one) => one.name() === name)?.allowExcessArguments();
   try {
     await program.parseAsync([...args], { from: "user" });
     return code;
@@ -86,6 +88,7 @@ export async function runCommand(args: readonly string[], line: CommandLine): Pr
 const localCommands = [
   ["serve", "run the server; --embedded brings its own Postgres"],
   ["migrate", "bring the schema of DATABASE_URL to the version of this program"],
+  ["workspace", "workspace create <id>: make a workspace and print its first operator's token, once"],
   ["recover", "take a restored, promoted or copied database into use; --restored: also where it does not show"],
 ] as const;
 

@@ -5,7 +5,8 @@ import { type Database, run, statement } from "./database.ts";
 const createStatement = statement(
   "create_workspace",
   `insert into holdfast.workspaces (workspace_id, create_time) values ($1::text, holdfast.clock())
-   on conflict (workspace_id) do nothing`,
+   on conflict (workspace_id) do nothing
+   returning workspace_id`,
 );
 
 const listStatement = statement(
@@ -46,9 +47,9 @@ const auditStatement = statement(
   `select holdfast.append_audit($1::text, holdfast.clock(), $2::text, $3::text, $4::text, $5::text, $6::jsonb)`,
 );
 
-/** Creates the workspace if it does not exist. */
-export async function ensureWorkspace(database: Database, workspace: string): Promise<void> {
-  await run(database, createStatement, [workspace]);
+/** Creates the workspace if it does not exist, and says whether it did. */
+export async function ensureWorkspace(database: Database, workspace: string): Promise<boolean> {
+  return (await run(database, createStatement, [workspace])).length === 1;
 }
 
 export async function listWorkspaces(database: Database): Promise<string[]> {
