@@ -126,7 +126,7 @@ export class SpendInDoubtError extends HoldfastError {
 /** The spend exists with other values, or the vendor knows its key with another body. */
 export class SpendMismatchError extends HoldfastError {
   readonly code = "holdfast_spend_mismatch";
-  /** The fields that differ, for example "spend.amount". */
+  /** The fields that differ, for example "spend.amount.amount". */
   readonly differingFields: readonly string[];
 
   constructor(differingFields: readonly string[], context: ErrorContext) {

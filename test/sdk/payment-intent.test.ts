@@ -61,7 +61,7 @@ describe("a PaymentIntent with confirm: true", () => {
     await pay();
     const error = await rejection(pay({}, { amount: 5000 }));
     expect(error).toBeInstanceOf(SpendMismatchError);
-    expect((error as SpendMismatchError).differingFields).toEqual(["spend.amount"]);
+    expect((error as SpendMismatchError).differingFields).toEqual(["spend.amount.amount"]);
     expect(world.charges()).toBe(1);
   });
 

@@ -330,14 +330,14 @@ export class FakeSpends {
     const { generation } = authorization;
     const differs = authorization.spend?.amount?.amount !== request.spend?.amount?.amount;
     if (authorization.state === AuthorizationState.COMMITTED) {
-      const differingFields = differs ? ["spend.amount"] : [];
+      const differingFields = differs ? ["spend.amount.amount"] : [];
       return { disposition: Disposition.ALREADY_COMMITTED, authorization, differingFields };
     }
     if (authorization.state === AuthorizationState.VOIDED) {
       if (RESTARTS.has(authorization.voidEvidence) || request.retryAfterGeneration === generation) return undefined;
       return { disposition: Disposition.ALREADY_FAILED, authorization, failedGeneration: generation };
     }
-    if (differs) throw precondition("SPEND_MISMATCH", { fields: "spend.amount" });
+    if (differs) throw precondition("SPEND_MISMATCH", { fields: "spend.amount.amount" });
     const { vendorReference, vendorState } = authorization;
     const known = vendorState !== "" || authorization.state === AuthorizationState.IN_DOUBT;
     if (known && vendorReference !== "" && request.continueVendorReference === vendorReference) {
