@@ -157,16 +157,32 @@ export interface ReleaseLease extends Fence {
   readonly completed: boolean;
 }
 
-export type Window = "LIFETIME" | "DAY" | "BILLING_PERIOD";
+export type Window = "LIFETIME" | "DAY" | "WEEK" | "MONTH" | "YEAR" | "BILLING_PERIOD" | "FIXED";
+export type Enforcement = "ENFORCE" | "SHADOW";
+
+/** When the windows of a calendar begin; those that a window does not use do not count. */
+export interface Calendar {
+  readonly zone: string;
+  readonly startHour: number;
+  /** 1 is Monday. */
+  readonly weekStart: number;
+  readonly anchorDay: number;
+  readonly anchorMonth: number;
+}
 
 export interface CreateCap {
   readonly op: "createCap";
   readonly cap: string;
-  readonly currency: string;
+  /** Null counts spends; the limit is then a number of them. */
+  readonly currency: string | null;
   readonly limit: bigint;
   readonly maxPerSpend: bigint | null;
+  readonly enforcement: Enforcement;
   readonly window: Window;
-  readonly zone: string;
+  readonly calendar: Calendar;
+  /** Null unless FIXED. */
+  readonly fixed: { readonly start: number; readonly end: number } | null;
+  readonly attachedOnly: boolean;
   readonly perCustomer: boolean;
   readonly direction: Direction;
   readonly restores: boolean;
@@ -185,6 +201,12 @@ export interface UpdateCap {
   /** Null leaves it. */
   readonly limit: bigint | null;
   readonly restores: boolean | null;
+  readonly enforcement: Enforcement | null;
+}
+
+export interface ArchiveCap {
+  readonly op: "archiveCap";
+  readonly cap: string;
 }
 
 export interface CreateVaultKey {
@@ -198,6 +220,12 @@ export interface CreateVaultKey {
   readonly customers: readonly string[];
   readonly maxPerSpend: { readonly currency: string; readonly amount: bigint } | null;
   readonly expireTime: number | null;
+  readonly attachedCaps: readonly string[];
+}
+
+export interface SuspendVaultKey {
+  readonly op: "suspendVaultKey" | "resumeVaultKey";
+  readonly key: string;
 }
 
 export interface RevokeVaultKey {
@@ -231,7 +259,9 @@ export type Command =
   | ReleaseLease
   | CreateCap
   | UpdateCap
+  | ArchiveCap
   | CreateVaultKey
+  | SuspendVaultKey
   | RevokeVaultKey
   | SetClock
   | Sweep;

@@ -27,7 +27,7 @@ afterAll(async () => {
 
 const caps: readonly CreateCap[] = [
   cap("all", 40n, { window: "LIFETIME" }),
-  cap("day", 25n, { window: "DAY", zone: "Asia/Kolkata" }),
+  cap("day", 25n, { window: "DAY" }),
   cap("period", 30n, { window: "BILLING_PERIOD" }),
   cap("customer", 3n, { window: "LIFETIME", perCustomer: true }),
   cap("k1", 12n, { window: "LIFETIME", scope: { key: "k1" } }),
@@ -85,6 +85,7 @@ async function setUp(system: System): Promise<void> {
       customers: [],
       maxPerSpend: null,
       expireTime: null,
+      attachedCaps: [],
     };
     expect(difference([{ error: null }], await system.apply(command))).toBeNull();
   }
@@ -233,7 +234,7 @@ function windowOf(rule: CreateCap, period: string): string {
 function cap(
   id: string,
   dollars: bigint,
-  rest: Pick<CreateCap, "window"> & Partial<Pick<CreateCap, "zone" | "perCustomer" | "scope">>,
+  rest: Pick<CreateCap, "window"> & Partial<Pick<CreateCap, "perCustomer" | "scope">>,
 ): CreateCap {
   return {
     op: "createCap",
@@ -241,7 +242,10 @@ function cap(
     currency: "usd",
     limit: dollars * dollar,
     maxPerSpend: null,
-    zone: "UTC",
+    enforcement: "ENFORCE",
+    calendar: { zone: "Asia/Kolkata", startHour: 0, weekStart: 1, anchorDay: 1, anchorMonth: 1 },
+    fixed: null,
+    attachedOnly: false,
     perCustomer: false,
     direction: "SPEND",
     restores: false,

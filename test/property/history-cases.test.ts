@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import type { Authorize, Command, Commit, CreateCap } from "./command.ts";
+import type { Authorize, Calendar, Command, Commit, CreateCap } from "./command.ts";
 import { difference } from "./history.ts";
 import { type HistoryServer, startHistoryServer } from "./history-server.ts";
 import { createModel } from "./model.ts";
@@ -8,6 +8,7 @@ import { createModel } from "./model.ts";
 
 const start = Date.parse("2026-11-01T02:00:00Z");
 const dollar = 1_000_000n;
+const calendar: Calendar = { zone: "UTC", startHour: 0, weekStart: 1, anchorDay: 1, anchorMonth: 1 };
 let server: HistoryServer;
 
 beforeAll(async () => {
@@ -41,7 +42,7 @@ const cases: Readonly<Record<string, readonly Command[]>> = {
     authorize({ key: "k1", currency: "eur" }),
   ],
   "a day ends at the first midnight where the clocks go back over it": [
-    cap({ limit: 0n, window: "DAY", zone: "America/Havana" }),
+    cap({ limit: 0n, window: "DAY", calendar: { ...calendar, zone: "America/Havana" } }),
     authorize({ key: "k0" }),
   ],
   "a repeated commit still says that it was above the hold": [
@@ -157,6 +158,7 @@ const setup: readonly Command[] = [
       customers: [],
       maxPerSpend: null,
       expireTime: null,
+      attachedCaps: [],
     }),
   ),
 ];
@@ -168,8 +170,11 @@ function cap(change: Partial<CreateCap>): CreateCap {
     currency: "usd",
     limit: 0n,
     maxPerSpend: null,
+    enforcement: "ENFORCE",
     window: "LIFETIME",
-    zone: "UTC",
+    calendar,
+    fixed: null,
+    attachedOnly: false,
     perCustomer: false,
     direction: "SPEND",
     restores: false,

@@ -1,28 +1,30 @@
 import { createHash } from "node:crypto";
-import type { Authorize, Command, Fence, Identity, Settlement } from "./command.ts";
-import {
-  capIds,
-  customers,
-  dollar,
-  endpoints,
-  keyIds,
-  leases,
-  periods,
-  purposes,
-  type Amount,
-  type AuthorizeStep,
-  type ClockStep,
-  type CommittedAmount,
-  type LeaseStep,
-  type Raise,
-  type Reference,
-  type SettleStep,
-  type Step,
+import type {
+  Authorize,
+  Command,
+  CreateCap,
+  CreateVaultKey,
+  Fence,
+  Identity,
+  Settlement,
+  UpdateCap,
+} from "./command.ts";
+import { capIds, customers, dollar, endpoints, keyIds, leases, periods, purposes } from "./history-names.ts";
+import type {
+  Amount,
+  AuthorizeStep,
+  ClockStep,
+  CommittedAmount,
+  LeaseStep,
+  Raise,
+  Reference,
+  SettleStep,
+  Step,
 } from "./history-step.ts";
-import { counterOf } from "./model-cap.ts";
+import { type Cap, counterOf } from "./model-cap.ts";
 import { findLease } from "./model-lease.ts";
 import { generations } from "./model.ts";
-import { dayEnd } from "./model-window.ts";
+import { nextEdge } from "./model-window.ts";
 import { latest, spendKey, type Generation, type World } from "./model-world.ts";
 
 const leasePeriod = "2026-11";
@@ -60,22 +62,48 @@ export function resolve(world: World, step: Step, log: readonly Command[]): Comm
       return repeatable.at(-1 - step.back) ?? null;
     }
     case "limit": {
-      const cap = at(capIds, step.cap);
-      return world.caps.has(cap)
-        ? { op: "updateCap", cap, limit: BigInt(step.dollars) * dollar, restores: null }
-        : null;
+      const cap = world.caps.get(at(capIds, step.cap));
+      const limit = cap?.rule.currency === null ? BigInt(step.dollars) / 4n : BigInt(step.dollars) * dollar;
+      return updateOf(cap, { limit });
     }
-    case "restores": {
-      const cap = at(capIds, step.cap);
-      return world.caps.has(cap) ? { op: "updateCap", cap, limit: null, restores: step.restores } : null;
+    case "restores":
+      return updateOf(world.caps.get(at(capIds, step.cap)), { restores: step.restores });
+    case "enforce":
+      return updateOf(world.caps.get(at(capIds, step.cap)), { enforcement: step.enforcement });
+    case "archive":
+      return world.caps.has(at(capIds, step.cap)) ? { op: "archiveCap", cap: at(capIds, step.cap) } : null;
+    case "suspend":
+    case "resume": {
+      const key = at(keyIds, step.key);
+      const op = step.kind === "suspend" ? "suspendVaultKey" : "resumeVaultKey";
+      return world.keys.has(key) ? { op, key } : null;
     }
     case "revoke":
       return world.keys.has(at(keyIds, step.key)) ? { op: "revokeVaultKey", key: at(keyIds, step.key) } : null;
     case "sweep":
       return { op: "sweep" };
     case "admin":
-      return step.command;
+      return resolveMaking(world, step.command);
   }
+}
+
+function updateOf(cap: Cap | undefined, change: Partial<UpdateCap>): Command | null {
+  if (cap === undefined) return null;
+  return { op: "updateCap", cap: cap.rule.cap, limit: null, restores: null, enforcement: null, ...change };
+}
+
+function resolveMaking(world: World, command: CreateCap | CreateVaultKey): Command {
+  if (command.op === "createVaultKey") {
+    const isAttachable = (id: string): boolean => {
+      const cap = world.caps.get(id);
+      return cap !== undefined && cap.rule.attachedOnly && !cap.archived;
+    };
+    return { ...command, attachedCaps: command.attachedCaps.filter(isAttachable) };
+  }
+  const { fixed } = command;
+  return fixed === null
+    ? command
+    : { ...command, fixed: { start: world.now + fixed.start, end: world.now + fixed.end } };
 }
 
 function resolveAuthorize(world: World, step: AuthorizeStep): Authorize {
@@ -153,7 +181,9 @@ function resolveAmount(world: World, request: Authorize, amount: Amount): bigint
   const edge =
     amount.of === "max" && cap.rule.maxPerSpend !== null
       ? cap.rule.maxPerSpend
-      : cap.limit - counter.committed - counter.held;
+      : cap.rule.currency === null
+        ? dollar
+        : cap.limit - counter.committed - counter.held;
   const wanted = edge + BigInt(amount.delta);
   return wanted > 0n ? wanted : 1n;
 }
@@ -320,10 +350,11 @@ function instant(world: World, step: ClockStep): number | null {
         return one === undefined || one.asked === null || one.asked.absentSince === null
           ? null
           : one.asked.absentSince + 300_000;
-      case "midnight": {
-        const days = [...world.caps.values()].filter(({ rule }) => rule.window === "DAY");
-        const cap = days[step.pick % Math.max(days.length, 1)];
-        return cap === undefined ? null : dayEnd(cap.rule.zone, world.now);
+      case "window": {
+        const edges = [...world.caps.values()].map(({ rule }) => nextEdge(rule, world.now));
+        // The end of a year is far from everything else that a history does.
+        const near = edges.filter((edge) => edge !== null && edge < world.now + 40 * 86_400_000);
+        return near[step.pick % Math.max(near.length, 1)] ?? null;
       }
       case "lease":
         return findLease(world.leases, leases[0], leasePeriod)?.expireTime ?? null;

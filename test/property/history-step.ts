@@ -1,27 +1,8 @@
 import fc from "fast-check";
-import type { CreateCap, CreateVaultKey, Direction, Evidence, Finding, Settlement } from "./command.ts";
-
-/**
- * The steps of a random history are symbolic ("the holder's attempt", "one micro more than the headroom"): they
- * are resolved while the history runs, so that they stay meaningful when a failing history is made smaller.
- */
-export const customers = ["c1", "c2", "c3"] as const;
-export const periods = ["2026-11", "2026-12"] as const;
-export const purposes = ["sub", "fee:late"] as const;
-export const endpoints = ["POST /v1/charges", "POST /v1/payment_intents/pi_1/confirm"] as const;
-export const zones = [
-  "UTC",
-  "America/New_York",
-  "Asia/Kolkata",
-  "America/Sao_Paulo",
-  "Pacific/Apia",
-  "America/Havana",
-] as const;
-export const keyIds = ["k0", "k1", "k2"] as const;
-/** Byte order and dictionary order differ: the hyphen. */
-export const capIds = ["ab", "a-c", "b1", "b10", "b2"] as const;
-export const leases = ["nightly", "hourly"] as const;
-export const dollar = 1_000_000n;
+import type { CreateCap, CreateVaultKey, Direction, Enforcement, Evidence, Finding, Settlement } from "./command.ts";
+import { capRule } from "./history-cap.ts";
+import { mostly, often, small } from "./history-chance.ts";
+import { capIds, customers, dollar, endpoints, keyIds, periods } from "./history-names.ts";
 
 /** Days around which zones do something odd, and one on which none does. */
 const starts = [
@@ -32,6 +13,10 @@ const starts = [
   "2026-11-01T02:00:00Z",
 ].map((text) => Date.parse(text));
 
+/**
+ * The steps of a random history are symbolic ("the holder's attempt", "one micro more than the headroom"): they
+ * are resolved while the history runs, so that they stay meaningful when a failing history is made smaller.
+ */
 export type Amount =
   | { readonly kind: "fixed"; readonly amount: bigint }
   | { readonly kind: "edge"; readonly cap: number; readonly of: "headroom" | "max"; readonly delta: number };
@@ -122,7 +107,7 @@ export interface LeaseStep {
 
 export interface ClockStep {
   readonly kind: "clock";
-  readonly to: "soon" | "expiry" | "resend" | "follow" | "quarantine" | "absence" | "midnight" | "lease" | "keyExpiry";
+  readonly to: "soon" | "expiry" | "resend" | "follow" | "quarantine" | "absence" | "window" | "lease" | "keyExpiry";
   readonly pick: number;
   readonly delta: number;
 }
@@ -137,6 +122,9 @@ export type Step =
   | { readonly kind: "repeat"; readonly back: number }
   | { readonly kind: "limit"; readonly cap: number; readonly dollars: number }
   | { readonly kind: "restores"; readonly cap: number; readonly restores: boolean }
+  | { readonly kind: "enforce"; readonly cap: number; readonly enforcement: Enforcement }
+  | { readonly kind: "archive"; readonly cap: number }
+  | { readonly kind: "suspend" | "resume"; readonly key: number }
   | { readonly kind: "revoke"; readonly key: number }
   | { readonly kind: "sweep" }
   | { readonly kind: "admin"; readonly command: CreateCap | CreateVaultKey };
@@ -147,12 +135,6 @@ export interface History {
   readonly steps: readonly Step[];
 }
 
-const small = (below: number): fc.Arbitrary<number> => fc.nat({ max: below - 1 });
-const often = <T>(usual: T, ...rest: T[]): fc.Arbitrary<T> =>
-  fc.oneof({ weight: 3 * rest.length + 3, arbitrary: fc.constant(usual) }, ...rest.map((one) => fc.constant(one)));
-/** As above, for policies: a history in which everything is denied shows nothing. */
-const mostly = <T>(usual: T, ...rest: T[]): fc.Arbitrary<T> =>
-  fc.oneof({ weight: 20 * rest.length, arbitrary: fc.constant(usual) }, ...rest.map((one) => fc.constant(one)));
 const attempt = fc.oneof({ weight: 4, arbitrary: fc.constant("holder" as const) }, { weight: 1, arbitrary: small(4) });
 const settlement = fc.constantFrom<Settlement>("TWO_STEP", "TWO_STEP", "RESEND_SAFE", "SEND_ONCE");
 const reference = fc.constantFrom<Reference>("own", "own", "own", "own", "second", "shared", "shared", "bound");
@@ -309,43 +291,17 @@ const leaseStep: fc.Arbitrary<LeaseStep> = fc.record({
 const clockStep: fc.Arbitrary<ClockStep> = fc.record({
   kind: fc.constant("clock" as const),
   to: fc.constantFrom<ClockStep["to"]>(
-    ...(["soon", "expiry", "expiry", "resend", "follow", "absence", "midnight", "lease", "keyExpiry"] as const),
+    ...(["soon", "expiry", "expiry", "resend", "follow", "absence", "window", "window", "lease", "keyExpiry"] as const),
   ),
   pick: small(6),
   delta: fc.constantFrom(-1, 0, 1),
 });
 
-const capRule = (cap: fc.Arbitrary<string>): fc.Arbitrary<CreateCap> =>
-  fc
-    .record({
-      op: fc.constant("createCap" as const),
-      cap,
-      currency: mostly("usd", "eur"),
-      limit: fc.constantFrom(
-        0n,
-        4n * dollar,
-        8n * dollar,
-        8n * dollar + 1n,
-        20n * dollar,
-        20n * dollar,
-        1_000n * dollar,
-      ),
-      maxPerSpend: mostly<bigint | null>(null, 3n * dollar),
-      window: fc.constantFrom("LIFETIME" as const, "DAY" as const, "BILLING_PERIOD" as const),
-      zone: fc.constantFrom(...zones),
-      perCustomer: often(false, true),
-      direction: often<Direction>("SPEND", "REFUND"),
-      restores: fc.boolean(),
-      scope: often<CreateCap["scope"]>(
-        {},
-        { key: "k1" },
-        { vendor: "stripe" },
-        { endpoint: endpoints[0] },
-        { customer: "c2" },
-        { purpose: "sub", key: "k0" },
-      ),
-    })
-    .map((rule) => ({ ...rule, restores: rule.restores && rule.direction === "SPEND" }));
+/** Those of caps that are not made to be attached are left out when the history runs. */
+const attached = fc.oneof(
+  { weight: 2, arbitrary: fc.constant<readonly string[]>([...capIds]) },
+  { weight: 1, arbitrary: fc.constant<readonly string[]>([]) },
+);
 
 const keyRule = (key: fc.Arbitrary<string>): fc.Arbitrary<CreateVaultKey> =>
   fc.record({
@@ -366,6 +322,7 @@ const keyRule = (key: fc.Arbitrary<string>): fc.Arbitrary<CreateVaultKey> =>
       { currency: "eur", amount: 3n * dollar },
     ),
     expireTime: mostly<number | null>(null, Date.parse("2026-12-01T12:00:00Z")),
+    attachedCaps: attached,
   });
 
 const byOwner = (what: Action): SettleStep => ({
@@ -441,6 +398,22 @@ const step: fc.Arbitrary<Step> = fc.oneof(
     weight: 2,
     arbitrary: fc.record({ kind: fc.constant("restores" as const), cap: small(capIds.length), restores: fc.boolean() }),
   },
+  {
+    weight: 2,
+    arbitrary: fc.record({
+      kind: fc.constant("enforce" as const),
+      cap: small(capIds.length),
+      enforcement: fc.constantFrom<Enforcement>("ENFORCE", "SHADOW"),
+    }),
+  },
+  { weight: 2, arbitrary: fc.record({ kind: fc.constant("archive" as const), cap: small(capIds.length) }) },
+  {
+    weight: 2,
+    arbitrary: fc.record({
+      kind: fc.constantFrom("suspend" as const, "resume" as const, "resume" as const),
+      key: small(keyIds.length),
+    }),
+  },
   { weight: 1, arbitrary: fc.record({ kind: fc.constant("revoke" as const), key: small(keyIds.length) }) },
   { weight: 5, arbitrary: fc.constant({ kind: "sweep" as const }) },
   {
@@ -465,7 +438,7 @@ export function histories(steps: number): fc.Arbitrary<History> {
           selector: (rule) => rule.cap,
         }),
       )
-      .map(([k0, k1, caps]) => [k0, k1, ...caps]),
+      .map(([k0, k1, caps]) => [...caps, k0, k1]),
     steps: fc
       .array(fc.oneof({ weight: 80, arbitrary: step.map((one) => [one]) }, { weight: 1, arbitrary: absence }), {
         minLength: 1,

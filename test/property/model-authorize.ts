@@ -1,5 +1,5 @@
 import type { Answer, Authorize } from "./command.ts";
-import { denial, keyDenial, matchingCaps } from "./model-cap.ts";
+import { denial, draws, keyDenial, matchingCaps } from "./model-cap.ts";
 import {
   holdRuns,
   isFollowed,
@@ -114,11 +114,12 @@ function startAnew(world: World, last: Generation, request: Authorize): Answer {
 
 function start(world: World, request: Authorize, last: Generation | undefined): Answer {
   const caps = matchingCaps(world, request);
+  const drawn = request.dryRun ? { draws: draws(world, request, caps) } : {};
   const holds = world.rules.reserve(world, request, caps);
-  if (!isHolds(holds)) return holds;
+  if (!isHolds(holds)) return { ...holds, ...drawn };
   if (request.dryRun) {
     for (const hold of holds) hold.counter.held -= hold.amount;
-    return { error: null, disposition: "GRANTED", name: null, mayHaveBeenSent: false };
+    return { error: null, disposition: "GRANTED", name: null, mayHaveBeenSent: false, ...drawn };
   }
   const generation = grant(world, request, (last?.generation ?? 0) + 1, holds);
   const id = spendKey(request);

@@ -1,11 +1,13 @@
-import type { Answer, Authorize, CounterName, CreateCap, CreateVaultKey } from "./command.ts";
+import type { Answer, Authorize, CounterName, CreateCap, CreateVaultKey, Enforcement } from "./command.ts";
 import type { World } from "./model-world.ts";
-import { dayEndOf, windowLabel } from "./model-window.ts";
+import { windowBounds } from "./model-window.ts";
 
 export interface Cap {
   readonly rule: CreateCap;
   limit: bigint;
   restores: boolean;
+  enforcement: Enforcement;
+  archived: boolean;
 }
 
 export interface Counter {
@@ -16,6 +18,7 @@ export interface Counter {
 
 export interface VaultKey {
   readonly policy: CreateVaultKey;
+  suspended: boolean;
   revoked: boolean;
 }
 
@@ -37,6 +40,7 @@ export type Asked = Pick<Authorize, "vendor" | "endpoint" | "period" | "purpose"
 export function keyDenial(key: VaultKey, request: Asked, now: number): string | null {
   const { policy } = key;
   if (key.revoked) return "VAULT_KEY_REVOKED";
+  if (key.suspended) return "VAULT_KEY_SUSPENDED";
   if (policy.expireTime !== null && now >= policy.expireTime) return "VAULT_KEY_EXPIRED";
   if (policy.vendor !== request.vendor) return "VENDOR";
   if (!policy.endpoints.some((template) => endpointMatches(template, request.endpoint))) return "ENDPOINT";
@@ -48,9 +52,12 @@ export function keyDenial(key: VaultKey, request: Asked, now: number): string | 
   return request.amount > policy.maxPerSpend.amount ? "MAX_PER_SPEND" : null;
 }
 
-function capMatches(cap: Cap, request: Authorize): boolean {
+function capMatches(world: World, cap: Cap, request: Authorize): boolean {
   const { scope } = cap.rule;
+  const attached = world.keys.get(request.key)?.policy.attachedCaps ?? [];
   return (
+    world.rules.counts(cap, world.now) &&
+    (!cap.rule.attachedOnly || attached.includes(cap.rule.cap)) &&
     cap.rule.direction === request.direction &&
     (scope.key === undefined || scope.key === request.key) &&
     (scope.vendor === undefined || scope.vendor === request.vendor) &&
@@ -63,14 +70,14 @@ function capMatches(cap: Cap, request: Authorize): boolean {
 /** The caps that a request draws on, by id in byte order: that order decides which cap is named in a denial. */
 export function matchingCaps(world: World, request: Authorize): readonly Cap[] {
   return [...world.caps.values()]
-    .filter((cap) => capMatches(cap, request))
+    .filter((cap) => capMatches(world, cap, request))
     .toSorted((a, b) => (a.rule.cap < b.rule.cap ? -1 : 1));
 }
 
 /** The counter of a cap for a request granted now. It comes into being when it is first looked at. */
 export function counterOf(world: World, cap: Cap, request: Authorize): Counter {
   const { rule } = cap;
-  const window = windowLabel(rule.window, world.rules.zone(rule), request.period, world.now);
+  const window = world.rules.label(world, rule, request.period);
   return counterNamed(world, { cap: rule.cap, window, customer: rule.perCustomer ? request.customer : "" });
 }
 
@@ -94,14 +101,34 @@ export function usageOf(cap: Cap, counter: Counter): Answer {
   };
 }
 
+/** What one spend takes from a cap. */
+export function takes(cap: Cap, request: Authorize): bigint {
+  return cap.rule.currency === null ? 1n : request.amount;
+}
+
+/** What a dry run says of every cap that the request draws on. */
+export function draws(world: World, request: Authorize, caps: readonly Cap[]): string {
+  const drawn = caps.map((cap) => {
+    const counter = counterOf(world, cap, request);
+    const { start, end } = windowBounds(cap.rule, counter.name.window);
+    const rule = capDenial(world, cap, request)?.["rule"] ?? "fits";
+    const taken = rule === "CURRENCY" || rule === "BILLING_PERIOD_NOT_PINNED" ? "" : takes(cap, request);
+    const { window, customer } = counter.name;
+    const figures = [cap.limit, counter.committed, counter.held, cap.limit - counter.committed - counter.held, taken];
+    return [cap.rule.cap, cap.enforcement, rule, window, customer, start, end, ...figures].join(" ");
+  });
+  return drawn.join("; ");
+}
+
 /** The denial of one cap, or null if the request fits. */
 export function capDenial(world: World, cap: Cap, request: Authorize): Answer | null {
   const { rule } = cap;
   const denied = (name: string): Answer => ({ ...denial(name), cap: rule.cap });
   const key = world.keys.get(request.key);
   if (rule.window === "BILLING_PERIOD" && key?.policy.periods.length === 0) return denied("BILLING_PERIOD_NOT_PINNED");
-  if (rule.currency !== request.currency) return denied("CURRENCY");
-  return counterDenial(world, cap, counterOf(world, cap, request), { total: request.amount, more: request.amount });
+  if (rule.currency !== null && rule.currency !== request.currency) return denied("CURRENCY");
+  const more = takes(cap, request);
+  return counterDenial(world, cap, counterOf(world, cap, request), { total: request.amount, more });
 }
 
 /** The denial of one counter of a cap, or null: one spend may hold `total`, and `more` than now must fit. */
@@ -116,6 +143,7 @@ export function counterDenial(
     return { ...denial("MAX_PER_SPEND"), cap: rule.cap };
   }
   if (world.rules.fits(cap, counter, asked.more)) return null;
+  const bounds = windowBounds(rule, counter.name.window);
   return {
     ...denial("CAP_HEADROOM"),
     cap: rule.cap,
@@ -123,7 +151,8 @@ export function counterDenial(
     limit: cap.limit,
     shortBy: asked.more - (cap.limit - counter.committed - counter.held),
     window: counter.name.window,
-    windowEnd: rule.window === "DAY" ? dayEndOf(rule.zone, counter.name.window) : null,
+    windowStart: bounds.start,
+    windowEnd: bounds.end,
   };
 }
 

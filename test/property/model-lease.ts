@@ -1,4 +1,5 @@
 import type { AcquireLease, Answer, Fence, ReleaseLease, RenewLease } from "./command.ts";
+import type { VaultKey } from "./model-cap.ts";
 
 export interface Lease {
   holder: string;
@@ -27,6 +28,12 @@ export function fenceHolds(leases: Leases, fence: Fence, now: number): boolean {
 
 export function findLease(leases: Leases, lease: string, period: string): Lease | undefined {
   return leases.get(leaseName(lease, period));
+}
+
+/** Whether a vault key gets nothing new: no job either. */
+export function isOut(key: VaultKey | undefined, now: number): boolean {
+  if (key === undefined || key.revoked || key.suspended) return true;
+  return key.policy.expireTime !== null && now >= key.policy.expireTime;
 }
 
 export function acquireLease(leases: Leases, request: AcquireLease, now: number): Answer {

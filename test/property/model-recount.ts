@@ -16,12 +16,12 @@ export function recount(world: World): readonly string[] {
   for (const one of generations(world)) {
     for (const hold of one.holds) {
       if (isLive(one)) add(held, hold.counter, hold.amount);
-      if (one.committed !== null) add(committed, hold.counter, one.committed - hold.returned);
+      if (one.committed !== null) add(committed, hold.counter, hold.counts ? 1n : one.committed - hold.returned);
       if (hold.returned > (one.committed ?? 0n)) wrong.push(`${hold.counter.name.cap}: more returned than committed`);
     }
   }
-  for (const { generation, counted } of world.contradictions.values()) {
-    for (const hold of generation.holds) add(committed, hold.counter, counted);
+  for (const { generation, counted, spends } of world.contradictions.values()) {
+    for (const hold of generation.holds) add(committed, hold.counter, hold.counts ? spends : counted);
   }
   for (const [name, counter] of world.counters) {
     const expected = [held.get(counter) ?? 0n, committed.get(counter) ?? 0n];

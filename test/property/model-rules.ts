@@ -1,6 +1,7 @@
 import type { Answer, Authorize, Void } from "./command.ts";
-import { capDenial, counterDenial, counterOf, type Cap } from "./model-cap.ts";
+import { capDenial, counterDenial, counterOf, takes, type Cap } from "./model-cap.ts";
 import { fenceHolds } from "./model-lease.ts";
+import { windowLabel } from "./model-window.ts";
 import {
   chargeName,
   doubtSince,
@@ -16,7 +17,9 @@ import {
 /** The rules as they are meant. */
 export const rules: Rules = {
   fits: (cap, counter, amount) => amount <= cap.limit - counter.committed - counter.held,
-  zone: (rule) => rule.zone,
+  label: (world, rule, period) => windowLabel(rule, period, world.now),
+  counts: ({ rule, archived }, now) =>
+    !archived && (rule.fixed === null || (rule.fixed.start <= now && now < rule.fixed.end)),
   reserve,
   differences,
   fenceHolds,
@@ -52,7 +55,7 @@ export const rules: Rules = {
   settle: (_world, generation, amount) => {
     for (const hold of generation.holds) {
       hold.counter.held -= hold.amount;
-      hold.counter.committed += amount;
+      hold.counter.committed += hold.counts ? 1n : amount;
     }
   },
   adjust,
@@ -60,14 +63,19 @@ export const rules: Rules = {
 };
 
 function reserve(world: World, request: Authorize, caps: readonly Cap[]): readonly Hold[] | Answer {
+  const drawn: Cap[] = [];
   for (const cap of caps) {
     const denied = capDenial(world, cap, request);
-    if (denied !== null) return denied;
+    if (denied !== null && cap.enforcement === "ENFORCE") return denied;
+    // What a cap in the shadow cannot count, it only reports.
+    const rule = denied?.["rule"];
+    if (rule !== "CURRENCY" && rule !== "BILLING_PERIOD_NOT_PINNED") drawn.push(cap);
   }
-  return caps.map((cap) => {
+  return drawn.map((cap) => {
     const counter = counterOf(world, cap, request);
-    counter.held += request.amount;
-    return { counter, amount: request.amount, returned: 0n };
+    const amount = takes(cap, request);
+    counter.held += amount;
+    return { counter, amount, returned: 0n, counts: cap.rule.currency === null };
   });
 }
 
@@ -87,14 +95,18 @@ function adjust(world: World, refund: Generation, amount: bigint): void {
 
 /** In the windows in which the generation was granted, whatever the clock says now. */
 function raise(world: World, generation: Generation, total: bigint): Answer | null {
-  const more = total - generation.held;
-  for (const { counter } of generation.holds) {
+  // A place is taken once, and an archived cap counts nothing more.
+  const raised = generation.holds.filter(
+    ({ counter, counts }) => !counts && world.caps.get(counter.name.cap)?.archived !== true,
+  );
+  for (const { counter, amount } of raised) {
     const cap = world.caps.get(counter.name.cap);
-    const denied = cap === undefined ? null : counterDenial(world, cap, counter, { total, more });
+    if (cap === undefined || cap.enforcement === "SHADOW") continue;
+    const denied = counterDenial(world, cap, counter, { total, more: total - amount });
     if (denied !== null) return denied;
   }
-  for (const hold of generation.holds) {
-    hold.counter.held += more;
+  for (const hold of raised) {
+    hold.counter.held += total - hold.amount;
     hold.amount = total;
   }
   generation.held = total;

@@ -35,16 +35,17 @@ export function isAnswer(found: Generation | Answer): found is Answer {
 export function commit(world: World, request: Commit): Answer {
   const found = settled(world, request);
   if (isAnswer(found)) return found;
-  if (found.state === "VOIDED") return contradict(world, found, request, request.amount, "ALREADY_VOIDED");
+  if (found.state === "VOIDED")
+    return contradict(world, found, request, "ALREADY_VOIDED", { amount: request.amount, spends: 1n });
   if (found.state === "COMMITTED") return recommit(world, found, request);
   const charge = chargeName(found, request.reference);
   const settledBy = world.charges.get(charge);
   if (settledBy !== undefined && settledBy !== found) {
     // One charge settles one spend, and it was counted there.
-    return contradict(world, found, request, 0n, "REFERENCE_ALREADY_COMMITTED");
+    return contradict(world, found, request, "REFERENCE_ALREADY_COMMITTED", { amount: 0n, spends: 0n });
   }
   if (found.bound && found.reference !== request.reference) {
-    return contradict(world, found, request, request.amount, "COMMIT_CONTRADICTS");
+    return contradict(world, found, request, "COMMIT_CONTRADICTS", { amount: request.amount, spends: 1n });
   }
   unfollow(found);
   world.charges.set(charge, found);
@@ -64,25 +65,35 @@ function committed(generation: Generation): Answer {
 function recommit(world: World, found: Generation, request: Commit): Answer {
   const counted = found.committed ?? 0n;
   if (found.reference !== request.reference) {
-    return contradict(world, found, request, request.amount, "COMMIT_CONTRADICTS");
+    return contradict(world, found, request, "COMMIT_CONTRADICTS", { amount: request.amount, spends: 1n });
   }
   if (counted === request.amount) return committed(found);
   const more = request.amount > counted ? request.amount - counted : 0n;
-  return contradict(world, found, request, more, "COMMIT_CONTRADICTS");
+  return contradict(world, found, request, "COMMIT_CONTRADICTS", { amount: more, spends: 0n });
 }
 
 /**
- * Keeps a second truth: the charge changes no state, but `amount` of it counts as committed unless it settles
+ * Keeps a second truth: the charge changes no state, but what is `more` of it counts as committed unless it settles
  * another spend, where it was counted. Told again, only what it is more than before counts.
  */
-function contradict(world: World, generation: Generation, request: Commit, amount: bigint, error: string): Answer {
+function contradict(
+  world: World,
+  generation: Generation,
+  request: Commit,
+  error: string,
+  more: { readonly amount: bigint; readonly spends: bigint },
+): Answer {
   const settledBy = world.charges.get(chargeName(generation, request.reference));
-  const count = settledBy === undefined || settledBy === generation ? amount : 0n;
+  const isNew = settledBy === undefined || settledBy === generation;
+  const larger = (one: bigint, other: bigint): bigint => (one > other ? one : other);
   const name = `${chargeName(generation, request.reference)}|${spendKey(generation)}-${generation.generation}`;
-  const before = world.contradictions.get(name)?.counted ?? 0n;
-  const counted = count > before ? count : before;
-  world.contradictions.set(name, { generation, counted });
-  for (const hold of generation.holds) hold.counter.committed += counted - before;
+  const before = world.contradictions.get(name) ?? { counted: 0n, spends: 0n };
+  const counted = isNew ? larger(more.amount, before.counted) : before.counted;
+  const spends = isNew ? larger(more.spends, before.spends) : before.spends;
+  world.contradictions.set(name, { generation, counted, spends });
+  for (const { counter, counts } of generation.holds) {
+    counter.committed += counts ? spends - before.spends : counted - before.counted;
+  }
   return { error };
 }
 

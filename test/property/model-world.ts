@@ -21,6 +21,8 @@ export interface Hold {
   amount: bigint;
   /** What refunds gave back. */
   returned: bigint;
+  /** The amount is a number of spends. */
+  readonly counts: boolean;
 }
 
 export interface Asked {
@@ -78,8 +80,10 @@ export interface Generation extends Identity {
 export interface Rules {
   /** Whether an amount still fits a counter. */
   fits(cap: Cap, counter: Counter, amount: bigint): boolean;
-  /** The zone whose local date is a DAY cap's window. */
-  zone(rule: CreateCap): string;
+  /** The window in which a cap counts what is granted now. */
+  label(world: World, rule: CreateCap, period: string): string;
+  /** Whether a cap counts what is granted at an instant, whoever asks. */
+  counts(cap: Cap, now: number): boolean;
   /** Takes the amount from every cap, or from none and says which one denied. */
   reserve(world: World, request: Authorize, caps: readonly Cap[]): readonly Hold[] | Answer;
   /** The fields in which a repeat differs from the live generation. */
@@ -117,6 +121,8 @@ export interface Rules {
 export interface World {
   readonly rules: Rules;
   now: number;
+  /** What the clock showed before it was last set. */
+  before: number;
   readonly keys: Map<string, VaultKey>;
   readonly caps: Map<string, Cap>;
   readonly counters: Map<string, Counter>;
@@ -125,14 +131,18 @@ export interface World {
   readonly spends: Map<string, Generation[]>;
   /** Which generation a vendor's charge settles. */
   readonly charges: Map<string, Generation>;
-  /** What was counted as committed for charges that no state allowed, by charge and generation. */
-  readonly contradictions: Map<string, { readonly generation: Generation; counted: bigint }>;
+  /** What was counted as committed for charges that no state allowed, by charge and generation; and as how many. */
+  readonly contradictions: Map<
+    string,
+    { readonly generation: Generation; readonly counted: bigint; readonly spends: bigint }
+  >;
 }
 
 export function createWorld(rules: Rules, now: number): World {
   return {
     rules,
     now,
+    before: now,
     keys: new Map(),
     caps: new Map(),
     counters: new Map(),

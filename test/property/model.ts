@@ -1,7 +1,7 @@
 import type { Answer, Answers, Command, CounterName, Identity, System } from "./command.ts";
 import { authorize } from "./model-authorize.ts";
 import { counterNamed, usageOf } from "./model-cap.ts";
-import { acquireLease, releaseLease, renewLease } from "./model-lease.ts";
+import { acquireLease, findLease, isOut, releaseLease, renewLease } from "./model-lease.ts";
 import { report, resolve } from "./model-reconcile.ts";
 import { rules as meant } from "./model-rules.ts";
 import { bind, commit, increase, reportUnknown, voidSpend } from "./model-settle.ts";
@@ -58,9 +58,13 @@ function applyOne(world: World, command: Exclude<Command, { op: "authorizeBatch"
     case "increase":
       return increase(world, command);
     case "acquireLease":
+      if (isOut(world.keys.get(command.key), world.now)) return { error: "STATE_NOT_ALLOWED" };
       return acquireLease(world.leases, command, world.now);
-    case "renewLease":
+    case "renewLease": {
+      const lease = findLease(world.leases, command.lease, command.period);
+      if (isOut(world.keys.get(command.key), world.now) && lease !== undefined) return { error: null, renewed: false };
       return renewLease(world.leases, command, world.now);
+    }
     case "releaseLease":
       return releaseLease(world.leases, command, world.now);
     default:
@@ -72,26 +76,60 @@ function administer(
   world: World,
   command: Extract<
     Command,
-    { op: "createCap" | "updateCap" | "createVaultKey" | "revokeVaultKey" | "setClock" | "sweep" }
+    {
+      op:
+        | "createCap"
+        | "updateCap"
+        | "archiveCap"
+        | "createVaultKey"
+        | "suspendVaultKey"
+        | "resumeVaultKey"
+        | "revokeVaultKey"
+        | "setClock"
+        | "sweep";
+    }
   >,
 ): Answer {
   switch (command.op) {
     case "createCap":
       if (world.caps.has(command.cap)) return { error: "ALREADY_EXISTS" };
-      world.caps.set(command.cap, { rule: command, limit: command.limit, restores: command.restores });
+      world.caps.set(command.cap, {
+        rule: command,
+        limit: command.limit,
+        restores: command.restores,
+        enforcement: command.enforcement,
+        archived: false,
+      });
       return { error: null };
     case "updateCap": {
       const cap = world.caps.get(command.cap);
       if (cap === undefined) return { error: "NOT_FOUND" };
-      if (command.restores === true && cap.rule.direction === "REFUND") return { error: "INVALID_FIELD" };
+      if (cap.archived) return { error: "STATE_NOT_ALLOWED" };
+      const mayRestore = cap.rule.direction === "SPEND" && cap.rule.currency !== null;
+      if (command.restores === true && !mayRestore) return { error: "INVALID_FIELD" };
       cap.limit = command.limit ?? cap.limit;
       cap.restores = command.restores ?? cap.restores;
+      cap.enforcement = command.enforcement ?? cap.enforcement;
+      return { error: null };
+    }
+    case "archiveCap": {
+      const cap = world.caps.get(command.cap);
+      if (cap === undefined) return { error: "NOT_FOUND" };
+      cap.archived = true;
       return { error: null };
     }
     case "createVaultKey":
       if (world.keys.has(command.key)) return { error: "ALREADY_EXISTS" };
-      world.keys.set(command.key, { policy: command, revoked: false });
+      world.keys.set(command.key, { policy: command, suspended: false, revoked: false });
       return { error: null };
+    case "suspendVaultKey":
+    case "resumeVaultKey": {
+      const key = world.keys.get(command.key);
+      if (key === undefined) return { error: "NOT_FOUND" };
+      if (key.revoked) return { error: "STATE_NOT_ALLOWED" };
+      key.suspended = command.op === "suspendVaultKey";
+      return { error: null };
+    }
     case "revokeVaultKey": {
       const key = world.keys.get(command.key);
       if (key === undefined) return { error: "NOT_FOUND" };
@@ -99,6 +137,7 @@ function administer(
       return { error: null, open: countOpen(world, command.key) };
     }
     case "setClock":
+      world.before = world.now;
       world.now = command.now;
       return { error: null };
     case "sweep":

@@ -1,6 +1,6 @@
-import { counterDenial, counterOf, counterNamed, capDenial } from "./model-cap.ts";
+import { counterDenial, counterOf, counterNamed, capDenial, takes } from "./model-cap.ts";
 import { rules } from "./model-rules.ts";
-import { localDate } from "./model-window.ts";
+import { inZone, windowLabel } from "./model-window.ts";
 import { chargeName, voidWith, type Generation, type Hold, type Rules, type World } from "./model-world.ts";
 
 function refundedBy(world: World, refund: Generation): readonly Generation[] {
@@ -78,8 +78,9 @@ export const plantedBugs: Readonly<Record<string, Rules>> = {
         const denied = capDenial(world, cap, request);
         if (denied !== null) return denied;
         const counter = counterOf(world, cap, request);
-        counter.held += request.amount;
-        holds.push({ counter, amount: request.amount, returned: 0n });
+        const amount = takes(cap, request);
+        counter.held += amount;
+        holds.push({ counter, amount, returned: 0n, counts: cap.rule.currency === null });
       }
       return holds;
     },
@@ -104,17 +105,107 @@ export const plantedBugs: Readonly<Record<string, Rules>> = {
     ...rules,
     fits: (cap, counter, amount) => rules.fits(cap, counter, amount - 1n),
   },
-  "a day is the day in UTC": { ...rules, zone: () => "UTC" },
+  "a day is the day in UTC": {
+    ...rules,
+    label: (world, rule, period) => rules.label(world, inZone(rule, "UTC"), period),
+  },
+  "the window is chosen before the lock": {
+    ...rules,
+    label: (world, rule, period) => rules.label({ ...world, now: world.before }, rule, period),
+  },
+  "an anchor day is not clamped": {
+    ...rules,
+    label: (world, rule, period) => windowLabel(rule, period, world.now, (_year, _month, wanted) => wanted),
+  },
+  "a week begins on Monday": {
+    ...rules,
+    label: (world, rule, period) =>
+      rules.label(world, { ...rule, calendar: { ...rule.calendar, weekStart: 1 } }, period),
+  },
+  "a window begins at midnight": {
+    ...rules,
+    label: (world, rule, period) =>
+      rules.label(world, { ...rule, calendar: { ...rule.calendar, startHour: 0 } }, period),
+  },
+  "a fixed time counts for ever": {
+    ...rules,
+    counts: (cap, now) => rules.counts({ ...cap, rule: { ...cap.rule, fixed: null } }, now),
+  },
+  "an archived cap still denies": {
+    ...rules,
+    counts: (cap, now) => rules.counts({ ...cap, archived: false }, now),
+  },
+  "an archived cap is raised": {
+    ...rules,
+    raise: (world, generation, total) => {
+      const caps = new Map([...world.caps].map(([id, cap]) => [id, { ...cap, archived: false }]));
+      return rules.raise({ ...world, caps }, generation, total);
+    },
+  },
+  "a cap in the shadow denies": {
+    ...rules,
+    reserve: (world, request, caps) =>
+      rules.reserve(
+        world,
+        request,
+        caps.map((cap) => ({ ...cap, enforcement: "ENFORCE" as const })),
+      ),
+  },
+  "a cap in the shadow does not count": {
+    ...rules,
+    reserve: (world, request, caps) =>
+      rules.reserve(
+        world,
+        request,
+        caps.filter(({ enforcement }) => enforcement === "ENFORCE"),
+      ),
+  },
+  "a place is not given back on a void": {
+    ...rules,
+    reserve: (world, request, caps) => {
+      const holds = rules.reserve(world, request, caps);
+      if (Array.isArray(holds)) {
+        for (const hold of holds as Hold[]) if (hold.counts) hold.amount = 0n;
+      }
+      return holds;
+    },
+    settle: (world, generation, amount) => {
+      for (const hold of generation.holds) if (hold.counts) hold.amount = 1n;
+      rules.settle(world, generation, amount);
+    },
+  },
+  "a charge above its hold takes a second place": {
+    ...rules,
+    settle: (world, generation, amount) => {
+      rules.settle(world, generation, amount);
+      for (const { counter, counts } of generation.holds) {
+        if (counts && amount > generation.held) counter.committed += 1n;
+      }
+    },
+  },
+  "an increase takes a second place": {
+    ...rules,
+    raise: (world, generation, total) => {
+      const denied = rules.raise(world, generation, total);
+      if (denied === null) {
+        for (const hold of generation.holds.filter(({ counts }) => counts)) {
+          hold.amount += 1n;
+          hold.counter.held += 1n;
+        }
+      }
+      return denied;
+    },
+  },
   "a hold moves into the window of the commit": {
     ...rules,
     settle: (world, generation, amount) => {
       for (const hold of generation.holds) {
         hold.counter.held -= hold.amount;
         const rule = world.caps.get(hold.counter.name.cap)?.rule;
-        const now =
-          rule === undefined || rule.window !== "DAY" ? hold.counter.name.window : localDate(rule.zone, world.now);
+        const { window } = hold.counter.name;
+        const now = rule === undefined ? window : rules.label(world, rule, window);
         hold.counter = counterNamed(world, { ...hold.counter.name, window: now });
-        hold.counter.committed += amount;
+        hold.counter.committed += hold.counts ? 1n : amount;
       }
     },
   },

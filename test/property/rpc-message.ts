@@ -1,6 +1,14 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs, type Timestamp, timestampFromMs, timestampMs } from "@bufbuild/protobuf/wkt";
-import { CapSchema, CapWindow } from "@holdfast/api/holdfast/v1/cap_pb";
+import {
+  type CapDraw,
+  CapEnforcement,
+  CapSchema,
+  CapScopeSchema,
+  type CapUsage,
+  CapWindow,
+  DayOfWeek,
+} from "@holdfast/api/holdfast/v1/cap_pb";
 import { VaultKeySchema } from "@holdfast/api/holdfast/v1/vault_key_pb";
 import type { Money } from "@holdfast/api/holdfast/v1/money_pb";
 import {
@@ -22,6 +30,7 @@ import {
   LeaseAnswer,
 } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import type { Answer, Authorize, Commit, CreateCap, CreateVaultKey, Identity } from "./command.ts";
+import { isCalendar } from "./model-window.ts";
 import { authorizationName } from "./model-world.ts";
 
 /** Micros as the decimal string of the wire. */
@@ -91,21 +100,30 @@ export const authorizationOf = (request: { readonly spend: Identity; readonly ge
 
 export function capMessage(rule: CreateCap) {
   const { key, vendor, endpoint, customer, purpose } = rule.scope;
+  const { currency, calendar, window, fixed, maxPerSpend } = rule;
+  const begins = isCalendar(rule) ? { timeZone: calendar.zone, startHour: calendar.startHour } : {};
   return create(CapSchema, {
-    limit: money(rule.currency, rule.limit),
-    window: CapWindow[rule.window],
-    timeZone: rule.window === "DAY" ? rule.zone : "",
+    ...(currency === null ? { spendCountLimit: rule.limit } : { limit: money(currency, rule.limit) }),
+    enforcement: CapEnforcement[rule.enforcement],
+    window: CapWindow[window],
+    ...begins,
+    // The numbers of the days are the same.
+    weekStart: window === "WEEK" ? (calendar.weekStart as DayOfWeek) : DayOfWeek.UNSPECIFIED,
+    anchorDay: window === "MONTH" || window === "YEAR" ? calendar.anchorDay : 0,
+    anchorMonth: window === "YEAR" ? calendar.anchorMonth : 0,
+    ...(fixed === null ? {} : { startTime: timestampFromMs(fixed.start), endTime: timestampFromMs(fixed.end) }),
+    attachedOnly: rule.attachedOnly,
     perCustomer: rule.perCustomer,
     direction: Direction[rule.direction],
     refundsRestoreHeadroom: rule.restores,
-    scope: {
+    scope: create(CapScopeSchema, {
       vaultKey: key === undefined ? "" : `vaultKeys/${key}`,
       vendor: vendor ?? "",
       endpoint: endpoint ?? "",
       customerId: customer ?? "",
       purpose: purpose ?? "",
-    },
-    ...(rule.maxPerSpend === null ? {} : { maxPerSpend: money(rule.currency, rule.maxPerSpend) }),
+    }),
+    ...(maxPerSpend === null || currency === null ? {} : { maxPerSpend: money(currency, maxPerSpend) }),
   });
 }
 
@@ -117,6 +135,7 @@ export function vaultKeyMessage(policy: CreateVaultKey) {
     billingPeriods: [...policy.periods],
     purposes: [...policy.purposes],
     customers: [...policy.customers],
+    attachedCaps: policy.attachedCaps.map((cap) => `caps/${cap}`),
     ...(maxPerSpend === null ? {} : { maxPerSpend: money(maxPerSpend.currency, maxPerSpend.amount) }),
     ...(expireTime === null ? {} : { expireTime: timestampFromMs(expireTime) }),
   });
@@ -159,8 +178,31 @@ export function authorizeAnswer(response: AuthorizeSpendResponse): Answer {
     mayHaveBeenSent: response.mayHaveBeenSent,
     waits: response.retryAfter !== undefined && (response.retryAfter.seconds > 0n || response.retryAfter.nanos > 0),
     fields: fieldNames(response.differingFields),
+    draws: response.draws.map(drawText).join("; "),
     failedGeneration: response.failedGeneration,
   };
+}
+
+/** The figures of a counter, whatever it counts. */
+export function usageAnswer(usage: CapUsage | undefined): Answer {
+  return {
+    error: null,
+    committed: micros(usage?.committed) ?? usage?.committedCount ?? null,
+    held: micros(usage?.held) ?? usage?.heldCount ?? null,
+    headroom: micros(usage?.headroom) ?? usage?.headroomCount ?? null,
+  };
+}
+
+function drawText(draw: CapDraw): string {
+  const { usage } = draw;
+  const { committed = null, held = null, headroom = null } = usageAnswer(usage);
+  const rule = draw.fits ? "fits" : nameOf(DenialRule, draw.rule);
+  const limit = micros(draw.limit) ?? draw.spendCountLimit ?? null;
+  const where = [usage?.window, usage?.customerId, time(usage?.windowStartTime), time(usage?.windowEndTime)];
+  const figures = [limit, committed, held, headroom, micros(draw.amount) ?? draw.count ?? ""];
+  return [draw.cap.replace("caps/", ""), nameOf(CapEnforcement, draw.enforcement), rule, ...where, ...figures].join(
+    " ",
+  );
 }
 
 /** The disposition, with every figure of a denial. */
@@ -173,12 +215,13 @@ export function denialAnswer(response: Pick<AuthorizeSpendResponse, "denial" | "
       : {
           rule: nameOf(DenialRule, denial.rule),
           cap: text(denial.cap.replace("caps/", "")),
-          limit: micros(denial.limit),
-          committed: micros(denial.committed),
-          held: micros(denial.held),
-          headroom: micros(denial.headroom),
-          shortBy: micros(denial.shortBy),
+          limit: micros(denial.limit) ?? denial.limitCount ?? null,
+          committed: micros(denial.committed) ?? denial.committedCount ?? null,
+          held: micros(denial.held) ?? denial.heldCount ?? null,
+          headroom: micros(denial.headroom) ?? denial.headroomCount ?? null,
+          shortBy: micros(denial.shortBy) ?? denial.shortByCount ?? null,
           window: denial.window,
+          windowStart: time(denial.windowStartTime),
           windowEnd: time(denial.windowEndTime),
         }),
   };

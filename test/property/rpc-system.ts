@@ -2,6 +2,7 @@ import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { type Client, Code, ConnectError, createClient, type Transport } from "@connectrpc/connect";
 import { ErrorInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
 import { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
+import { CapEnforcement } from "@holdfast/api/holdfast/v1/cap_pb";
 import { ReconciliationFinding, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
 import { LeaseOutcome, SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import type { Answer, Answers, Command, CounterName, Identity, System } from "./command.ts";
@@ -16,9 +17,9 @@ import {
   denialAnswer,
   leaseAnswer,
   leaseAnswerName,
-  micros,
   money,
   refusalAnswer,
+  usageAnswer,
   vaultKeyMessage,
 } from "./rpc-message.ts";
 
@@ -44,7 +45,7 @@ export function createRpcSystem(options: RpcSystemOptions): System {
   const bearer = (token: string): Headers => ({ headers: { authorization: `Bearer ${token}` } });
   const operator = bearer(options.operatorToken);
   const as = (key: string | null): Headers => (key === null ? operator : bearer(options.tokens.get(key) ?? "none"));
-  const currencies = new Map<string, string>();
+  const currencies = new Map<string, string | null>();
 
   const administer = async (command: Command): Promise<Answer> => {
     switch (command.op) {
@@ -53,25 +54,24 @@ export function createRpcSystem(options: RpcSystemOptions): System {
         currencies.set(command.cap, command.currency);
         return { error: null };
       case "updateCap": {
-        const { limit, restores } = command;
-        const cap = {
-          name: `caps/${command.cap}`,
-          ...(limit === null ? {} : { limit: money(currencies.get(command.cap) ?? "usd", limit) }),
-          ...(restores === null ? {} : { refundsRestoreHeadroom: restores }),
-        };
-        const paths = [
-          ...(limit === null ? [] : ["limit"]),
-          ...(restores === null ? [] : ["refunds_restore_headroom"]),
-        ];
-        await admin.updateCap({ cap, updateMask: { paths } }, operator);
+        await admin.updateCap(capUpdate(command, currencies.get(command.cap) ?? null), operator);
         return { error: null };
       }
+      case "archiveCap":
+        await admin.archiveCap({ name: `caps/${command.cap}`, reason: "history" }, operator);
+        return { error: null };
       case "createVaultKey": {
         const vaultKey = vaultKeyMessage(command);
         const { token } = await admin.createVaultKey({ vaultKeyId: command.key, vaultKey }, operator);
         options.tokens.set(command.key, token);
         return { error: null };
       }
+      case "suspendVaultKey":
+        await admin.suspendVaultKey({ name: `vaultKeys/${command.key}`, reason: "history" }, operator);
+        return { error: null };
+      case "resumeVaultKey":
+        await admin.resumeVaultKey({ name: `vaultKeys/${command.key}`, reason: "history" }, operator);
+        return { error: null };
       case "revokeVaultKey": {
         const revoked = await admin.revokeVaultKey({ name: `vaultKeys/${command.key}` }, operator);
         return { error: null, open: Number(revoked.openAuthorizationCount) };
@@ -116,13 +116,7 @@ export function createRpcSystem(options: RpcSystemOptions): System {
     usage: async ({ cap, window, customer }: CounterName) => {
       const request = { name: `caps/${cap}`, window, customerId: customer };
       return await answered(async () => {
-        const { usage } = await admin.getCap(request, operator);
-        return {
-          error: null,
-          committed: micros(usage?.committed),
-          held: micros(usage?.held),
-          headroom: micros(usage?.headroom),
-        };
+        return usageAnswer((await admin.getCap(request, operator)).usage);
       });
     },
     authorization: async (identity: Identity, generation: number) => {
@@ -131,6 +125,25 @@ export function createRpcSystem(options: RpcSystemOptions): System {
       return await answered(async () =>
         authorizationAnswer((await spending.getAuthorization({ lookup }, operator)).authorization),
       );
+    },
+  };
+}
+
+function capUpdate({ cap, limit, restores, enforcement }: Request<"updateCap">, currency: string | null) {
+  const isCount = currency === null;
+  return {
+    cap: {
+      name: `caps/${cap}`,
+      ...(limit === null ? {} : isCount ? { spendCountLimit: limit } : { limit: money(currency, limit) }),
+      ...(restores === null ? {} : { refundsRestoreHeadroom: restores }),
+      ...(enforcement === null ? {} : { enforcement: CapEnforcement[enforcement] }),
+    },
+    updateMask: {
+      paths: [
+        ...(limit === null ? [] : [isCount ? "spend_count_limit" : "limit"]),
+        ...(restores === null ? [] : ["refunds_restore_headroom"]),
+        ...(enforcement === null ? [] : ["enforcement"]),
+      ],
     },
   };
 }

@@ -3,10 +3,11 @@ import { type Generation, idempotencyKey } from "../property/model-world.ts";
 export const noCap = {
   cap_id: null,
   window_label: null,
+  window_start: null,
   window_end: null,
-  limit_micros: 0n,
-  cap_committed_micros: 0n,
-  cap_held_micros: 0n,
+  cap_limit: 0n,
+  cap_committed: 0n,
+  cap_held: 0n,
   cap_currency: "",
 } as const;
 

@@ -206,6 +206,9 @@ function decisionRow(answer: Answer, found: Generation | undefined): Row {
     failed_generation: answer["failedGeneration"] ?? null,
     rule: answer["rule"] ?? null,
     ...capFigures(answer, "usd"),
+    draws: null,
+    kill_switch: null,
+    kill_switch_target: null,
   };
 }
 
@@ -214,10 +217,11 @@ function capFigures(answer: Answer, currency: string): Row {
   return {
     cap_id: answer["cap"],
     window_label: answer["window"] ?? "",
+    window_start: null,
     window_end: null,
-    limit_micros: answer["limit"] ?? 0n,
-    cap_committed_micros: answer["committed"] ?? 0n,
-    cap_held_micros: answer["held"] ?? 0n,
+    cap_limit: answer["limit"] ?? 0n,
+    cap_committed: answer["committed"] ?? 0n,
+    cap_held: answer["held"] ?? 0n,
     cap_currency: currency,
   };
 }

@@ -122,7 +122,7 @@ function operations(
     setCap(limit) {
       const exists = model.world.caps.has("all");
       stage().cap = limit;
-      model.apply(exists ? { op: "updateCap", cap: "all", limit, restores: null } : newCap(limit));
+      model.apply(exists ? { op: "updateCap", cap: "all", limit, restores: null, enforcement: null } : newCap(limit));
       trace.add(loop.now(), `the cap is ${limit} micros`);
     },
     revoke() {
@@ -212,8 +212,11 @@ function newCap(limit: bigint) {
     currency: "usd",
     limit,
     maxPerSpend: null,
+    enforcement: "ENFORCE",
     window: "LIFETIME",
-    zone: "UTC",
+    calendar: { zone: "UTC", startHour: 0, weekStart: 1, anchorDay: 1, anchorMonth: 1 },
+    fixed: null,
+    attachedOnly: false,
     perCustomer: false,
     direction: "SPEND",
     restores: false,
@@ -237,6 +240,7 @@ const newVaultKey = {
   customers: [],
   maxPerSpend: null,
   expireTime: null,
+  attachedCaps: [],
 } as const;
 
 function summary({ error, disposition, rule, state, evidence }: Answer): string {
