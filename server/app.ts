@@ -12,12 +12,14 @@ import { createLogDestination } from "./log-destination.ts";
 import { authGate, principalInterceptor, tokenHash, type TokenOwner } from "./rpc/auth.ts";
 import { authorizationMethods } from "./rpc/authorizations.ts";
 import { capMethods } from "./rpc/caps.ts";
+import { readCertificates, watchCertificates } from "./rpc/certificates.ts";
 import { contradictionMethods } from "./rpc/contradictions.ts";
 import { errorInterceptor } from "./rpc/errors.ts";
 import { increaseHoldMethod } from "./rpc/increase-hold.ts";
 import { killSwitchMethods } from "./rpc/kill-switches.ts";
 import { leaseAdminMethods, leaseMethods } from "./rpc/lease.ts";
 import { startListener } from "./rpc/listener.ts";
+import type { TlsSettings } from "./rpc/listener-tls.ts";
 import { operatorMethods } from "./rpc/operators.ts";
 import { reconcileMethods } from "./rpc/reconcile.ts";
 import { resolveMethods } from "./rpc/resolve.ts";
@@ -98,6 +100,7 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     const commits = commitQueue(pool, config);
     const rehearse = rehearsal(pool, boundedBy(config, "dry runs"));
     closers.push(async () => void (await Promise.all([authorizations.idle(), commits.idle()])));
+    const tls = securedBy(config, { log, closers });
     const sweep = startSweep({
       database: pool,
       intervalMs: config.sweepIntervalMs,
@@ -114,6 +117,7 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     const listener = await startListener({
       host: config.host,
       port: config.port,
+      ...(tls === undefined ? {} : { tls }),
       routes: routesOf(pool, { authorizations, commits, rehearse, health, random: options.random ?? randomBytes, log }),
       interceptors: [traceInterceptor(), errorInterceptor(log), principalInterceptor(), validationInterceptor()],
       requestGate: traceGate(authGate({ lookupToken: ownersOf(refusing(pool), config), log })),
@@ -294,6 +298,35 @@ function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => 
     });
     health.routes(router);
     createReflection(services)(router);
+  };
+}
+
+const certificateLookMs = 10_000;
+
+/** Reads the certificates, and takes new ones into use while the server runs: when they change, and on SIGHUP. */
+function securedBy({ tls }: Config, { log, closers }: Pick<DatabaseParts, "log" | "closers">): TlsSettings | undefined {
+  if (tls === undefined) return undefined;
+  const certificates = readCertificates(tls, Date.now);
+  return {
+    certificates,
+    minVersion: tls.minVersion,
+    onOpen(exchange) {
+      const watch = watchCertificates({
+        files: tls,
+        inUse: certificates,
+        intervalMs: certificateLookMs,
+        now: Date.now,
+        onChange: exchange,
+        log,
+      });
+      const look = () => watch.look();
+      process.on("SIGHUP", look);
+      closers.push(() => {
+        process.off("SIGHUP", look);
+        watch.stop();
+        return Promise.resolve();
+      });
+    },
   };
 }
 

@@ -1,4 +1,5 @@
 import { resolve } from "node:path";
+import type { TlsFiles } from "./rpc/certificates.ts";
 import { exitCodes, StartupError } from "./startup-error.ts";
 
 export type LogLevel = "trace" | "debug" | "info" | "warn" | "error" | "silent";
@@ -29,6 +30,8 @@ export interface Config {
   readonly alteredClock: "refused" | "allowed";
   readonly otlpEndpoint?: string;
   readonly shutdownGraceMs: number;
+  /** The files that secure the port; cleartext without them. */
+  readonly tls?: TlsFiles;
 }
 
 type Environment = Readonly<Record<string, string | undefined>>;
@@ -113,13 +116,15 @@ export function readConfig(env: Environment, args: readonly string[]): Config {
   });
   const operatorToken = readOperatorToken(settings, workspace);
   const otlpEndpoint = readOtlpEndpoint(settings);
+  const host = settings.matching("HOLDFAST_HOST", {
+    pattern: /^[A-Za-z0-9.:_-]{1,253}$/,
+    fallback: "127.0.0.1",
+    remedy: "set an address or a host name to listen on, without a port.",
+  });
+  const tls = readTls(settings, host);
   const config: Config = {
     database,
-    host: settings.matching("HOLDFAST_HOST", {
-      pattern: /^[A-Za-z0-9.:_-]{1,253}$/,
-      fallback: "127.0.0.1",
-      remedy: "set an address or a host name to listen on, without a port.",
-    }),
+    host,
     port: settings.integer("HOLDFAST_PORT", { fallback: 7070, min: 0, max: 65_535 }),
     workspace,
     ...(operatorToken === undefined ? {} : { operatorToken }),
@@ -132,6 +137,7 @@ export function readConfig(env: Environment, args: readonly string[]): Config {
     alteredClock: settings.oneOf("HOLDFAST_ALTERED_CLOCK", ["refused", "allowed"], "refused"),
     ...(otlpEndpoint === undefined ? {} : { otlpEndpoint }),
     shutdownGraceMs: settings.integer("HOLDFAST_SHUTDOWN_GRACE_MS", { fallback: 10_000, min: 0, max: 600_000 }),
+    ...(tls === undefined ? {} : { tls }),
   };
   settings.refuseUnknown();
   refuse(settings.problems, args);
@@ -179,6 +185,31 @@ function readOperatorToken(settings: Settings, workspace: string): string | unde
     );
   }
   return token;
+}
+
+const loopback = /^(127(\.[0-9]{1,3}){3}|::1|localhost)$/;
+
+function readTls(settings: Settings, host: string): TlsFiles | undefined {
+  const certFile = settings.text("HOLDFAST_TLS_CERT_FILE");
+  const keyFile = settings.text("HOLDFAST_TLS_KEY_FILE");
+  const clientCaFile = settings.text("HOLDFAST_TLS_CLIENT_CA_FILE");
+  const minVersion = settings.oneOf("HOLDFAST_TLS_MIN_VERSION", ["TLSv1.2", "TLSv1.3"], "TLSv1.2");
+  const plaintext = settings.oneOf("HOLDFAST_ALLOW_PLAINTEXT", ["true", "false"], "false");
+  if (certFile !== undefined && keyFile !== undefined) {
+    return { certFile, keyFile, minVersion, ...(clientCaFile === undefined ? {} : { clientCaFile }) };
+  }
+  if (certFile !== undefined || keyFile !== undefined) {
+    settings.problems.push("HOLDFAST_TLS_CERT_FILE and HOLDFAST_TLS_KEY_FILE belong together: set both, or none.");
+  } else if (clientCaFile !== undefined) {
+    settings.problems.push("HOLDFAST_TLS_CLIENT_CA_FILE needs HOLDFAST_TLS_CERT_FILE and HOLDFAST_TLS_KEY_FILE.");
+  } else if (!loopback.test(host) && plaintext === "false") {
+    // Tokens would travel in clear text, and whoever sees one can spend.
+    settings.problems.push(
+      `HOLDFAST_HOST is "${host}", which other machines reach, without TLS; set HOLDFAST_TLS_CERT_FILE and ` +
+        "HOLDFAST_TLS_KEY_FILE, or HOLDFAST_ALLOW_PLAINTEXT=true where something in front of the server ends TLS.",
+    );
+  }
+  return undefined;
 }
 
 function readOtlpEndpoint(settings: Settings): string | undefined {

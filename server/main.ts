@@ -39,6 +39,11 @@ async function serve(config: Config): Promise<undefined> {
   const app = await startApp(prepared);
   stopOnSignals(() => app.close());
   if (embedded === undefined) return;
+  if (prepared.tls !== undefined) {
+    // Whether its own client would trust the certificate cannot be known, so nothing is tried out.
+    process.stdout.write(`Holdfast is running at ${app.url}\noperator token: ${prepared.operatorToken ?? ""}\n`);
+    return;
+  }
   try {
     printQuickstart(await openQuickstart(app.url, prepared, embedded.dataFolder));
   } catch (error) {

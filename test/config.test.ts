@@ -48,6 +48,10 @@ test("every variable is read", () => {
       HOLDFAST_PREPARED_STATEMENTS: "false",
       HOLDFAST_ALTERED_CLOCK: "allowed",
       HOLDFAST_SHUTDOWN_GRACE_MS: "1",
+      HOLDFAST_TLS_CERT_FILE: "/tls/tls.crt",
+      HOLDFAST_TLS_KEY_FILE: "/tls/tls.key",
+      HOLDFAST_TLS_CLIENT_CA_FILE: "/tls/ca.crt",
+      HOLDFAST_TLS_MIN_VERSION: "TLSv1.3",
       OTEL_EXPORTER_OTLP_ENDPOINT: "http://collector:4318",
       OTEL_SERVICE_NAME: "anything",
       PATH: "/bin",
@@ -69,7 +73,35 @@ test("every variable is read", () => {
     alteredClock: "allowed",
     otlpEndpoint: "http://collector:4318",
     shutdownGraceMs: 1,
+    tls: {
+      certFile: "/tls/tls.crt",
+      keyFile: "/tls/tls.key",
+      clientCaFile: "/tls/ca.crt",
+      minVersion: "TLSv1.3",
+    },
   } satisfies Config);
+});
+
+describe("a port that other machines reach", () => {
+  test.each(["0.0.0.0", "::", "10.0.0.7", "billing.internal"])(
+    "is not opened in clear text on %s by accident",
+    (host) => {
+      expect(refusal({ HOLDFAST_HOST: host }).message).toMatch(/HOLDFAST_TLS_CERT_FILE.*HOLDFAST_ALLOW_PLAINTEXT=true/);
+      expect(readConfig({ HOLDFAST_HOST: host, HOLDFAST_ALLOW_PLAINTEXT: "true" }, []).host).toBe(host);
+    },
+  );
+
+  test.each(["127.0.0.1", "::1", "localhost"])("is another one than %s", (host) => {
+    expect(readConfig({ HOLDFAST_HOST: host }, []).tls).toBeUndefined();
+  });
+
+  test.each([
+    ["a certificate without its key", { HOLDFAST_TLS_CERT_FILE: "/c" }],
+    ["a key without its certificate", { HOLDFAST_TLS_KEY_FILE: "/k" }],
+    ["a client authority without a certificate", { HOLDFAST_TLS_CLIENT_CA_FILE: "/a" }],
+  ])("is not secured by %s", (_, env) => {
+    expect(refusal(env).message).toMatch(/HOLDFAST_TLS_CERT_FILE/);
+  });
 });
 
 test("--embedded wins over DATABASE_URL, and the data folder can be moved", () => {

@@ -5,7 +5,12 @@ import type { ListenerLimits } from "./listener-limits.ts";
 const preface = Buffer.from("PRI ");
 
 export interface Connections {
+  /** Takes a cleartext connection. */
   readonly accept: (socket: Socket) => void;
+  /** Takes the connection below a TLS handshake. False if there are too many: it was ended. */
+  readonly count: (socket: Socket) => boolean;
+  /** Takes what a handshake has made of a counted connection. */
+  readonly secured: (socket: Socket, isHttp2: boolean) => void;
   /** Ends the connections that have not said in time which protocol they speak. */
   readonly sweep: () => void;
   readonly destroyUndecided: () => void;
@@ -21,12 +26,15 @@ export function createConnections(
   const perPeer = new Map<string, number>();
   const undecidedSince = new Map<Socket, number>();
 
-  function accept(socket: Socket): void {
+  function count(socket: Socket): boolean {
     const peer = socket.remoteAddress ?? "";
     const ofPeer = perPeer.get(peer) ?? 0;
     // For the whole life of the socket: the servers behind drop their own listeners before the last error.
     socket.on("error", () => socket.destroy());
-    if (all.size >= limits.connectionsMax || ofPeer >= limits.connectionsPerPeerMax) return void socket.destroy();
+    if (all.size >= limits.connectionsMax || ofPeer >= limits.connectionsPerPeerMax) {
+      socket.destroy();
+      return false;
+    }
     all.add(socket);
     perPeer.set(peer, ofPeer + 1);
     undecidedSince.set(socket, performance.now());
@@ -37,17 +45,32 @@ export function createConnections(
       if (left > 0) perPeer.set(peer, left);
       else perPeer.delete(peer);
     });
-    peek(socket, (isHttp2) => {
-      undecidedSince.delete(socket);
-      // An HTTP/2 client that closes its side has gone; only HTTP/1 clients do so and still read. Without this the
-      // calls of a vanished client would run until their deadline.
-      if (isHttp2) socket.allowHalfOpen = false;
-      handOver(socket, isHttp2);
-    });
+    return true;
+  }
+
+  function decided(socket: Socket, isHttp2: boolean): void {
+    undecidedSince.delete(socket);
+    // An HTTP/2 client that closes its side has gone; only HTTP/1 clients do so and still read. Without this the calls
+    // of a vanished client would run until their deadline.
+    if (isHttp2) socket.allowHalfOpen = false;
+    handOver(socket, isHttp2);
   }
 
   return {
-    accept,
+    accept(socket) {
+      if (count(socket)) peek(socket, (isHttp2) => decided(socket, isHttp2));
+    },
+    count,
+    secured(socket, isHttp2) {
+      // A TLS socket and the one below it have nothing in common but where they come from.
+      for (const below of undecidedSince.keys()) {
+        if (below.remotePort === socket.remotePort && below.remoteAddress === socket.remoteAddress) {
+          undecidedSince.delete(below);
+        }
+      }
+      socket.on("error", () => socket.destroy());
+      decided(socket, isHttp2);
+    },
     sweep() {
       const limit = performance.now() - limits.firstRequestMs;
       for (const [socket, since] of undecidedSince) if (since < limit) socket.destroy();

@@ -8,6 +8,7 @@ import { StartupError } from "../startup-error.ts";
 import { createDispatcher, type DispatchOptions, type Dispatcher } from "./dispatch.ts";
 import { createConnections } from "./listener-connections.ts";
 import { defaultLimits, type ListenerLimits } from "./listener-limits.ts";
+import { createSecureServer, type TlsSettings } from "./listener-tls.ts";
 import { watchSessions } from "./listener-sessions.ts";
 
 export interface ListenerOptions extends Pick<DispatchOptions, "routes" | "interceptors" | "requestGate" | "log"> {
@@ -15,6 +16,8 @@ export interface ListenerOptions extends Pick<DispatchOptions, "routes" | "inter
   /** 0 takes a free port. */
   readonly port: number;
   readonly limits?: Partial<ListenerLimits>;
+  /** Cleartext without it. */
+  readonly tls?: TlsSettings;
 }
 
 export interface Listener {
@@ -30,7 +33,7 @@ export interface Listener {
 }
 
 /**
- * Listens on one cleartext port for Connect, gRPC and gRPC-Web over HTTP/1.1 and HTTP/2. Rejects if the address
+ * Listens on one port, cleartext or TLS, for Connect, gRPC and gRPC-Web over HTTP/1.1 and HTTP/2. Rejects if the address
  * cannot be bound. Nothing that a client sends ends the process or keeps a connection for longer than `limits` say.
  */
 export async function startListener(options: ListenerOptions): Promise<Listener> {
@@ -45,7 +48,10 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
   );
 
   // Half-open like Node's own HTTP server: a client may close its side and still read the answer.
-  const net = createNetServer({ allowHalfOpen: true, noDelay: true }, connections.accept);
+  const net: NetServer =
+    options.tls === undefined
+      ? createNetServer({ allowHalfOpen: true, noDelay: true }, connections.accept)
+      : createSecureServer(options.tls, connections, limits);
   await listen(net, options.host, options.port);
   net.on("error", (error) => options.log.error({ err: error }, "the listener failed to accept a connection"));
   // Node enforces the HTTP/1 timeouts only after this event, and this server never listens itself.
@@ -59,7 +65,7 @@ export async function startListener(options: ListenerOptions): Promise<Listener>
   const { address, port } = net.address() as AddressInfo;
   return {
     port,
-    url: urlOf(address, port),
+    url: urlOf(options.tls === undefined ? "http" : "https", address, port),
     close(graceMs) {
       closed ??= drain(graceMs);
       return closed;
@@ -157,7 +163,7 @@ function cannotListen(host: string, port: number, error: NodeJS.ErrnoException):
   );
 }
 
-function urlOf(address: string, port: number): string {
-  if (address === "0.0.0.0" || address === "::") return `http://localhost:${port}`;
-  return `http://${address.includes(":") ? `[${address}]` : address}:${port}`;
+function urlOf(scheme: string, address: string, port: number): string {
+  if (address === "0.0.0.0" || address === "::") return `${scheme}://localhost:${port}`;
+  return `${scheme}://${address.includes(":") ? `[${address}]` : address}:${port}`;
 }
