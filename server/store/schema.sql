@@ -307,6 +307,73 @@ create table holdfast.policy_gates (
   constraint policy_gates_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
 );
 
+create table holdfast.reconciler_claims (
+  workspace_id text not null,
+  vendor text not null,
+  token text not null,
+  expire_time timestamp with time zone not null,
+  silent_count integer default 0 not null,
+  resume_time timestamp with time zone not null,
+  constraint reconciler_claims_lengths_check CHECK (((length(vendor) <= 32) AND (length(token) = 32))),
+  constraint reconciler_claims_pkey PRIMARY KEY (workspace_id, vendor)
+);
+
+create table holdfast.reconciliation_differences (
+  workspace_id text not null,
+  reconciliation_run_id text not null,
+  kind text not null,
+  vendor_account text not null,
+  vendor_reference text not null,
+  mark text not null,
+  n integer not null,
+  authorized_micros bigint,
+  authorized_currency text,
+  vendor_micros bigint,
+  vendor_currency text,
+  message text not null,
+  constraint reconciliation_differences_kind_check CHECK ((kind = ANY (ARRAY['UNSETTLED'::text, 'MOVEMENT_MISSING'::text, 'AMOUNT_DIFFERS'::text, 'AUTHORIZATION_MISSING'::text, 'CONTRADICTION'::text]))),
+  constraint reconciliation_differences_lengths_check CHECK (((length(vendor_account) <= 128) AND (length(vendor_reference) <= 255) AND (length(mark) <= 64) AND (length(message) <= 500))),
+  constraint reconciliation_differences_money_check CHECK ((((authorized_micros IS NULL) = (authorized_currency IS NULL)) AND ((vendor_micros IS NULL) = (vendor_currency IS NULL)))),
+  constraint reconciliation_differences_pkey PRIMARY KEY (workspace_id, reconciliation_run_id, kind, vendor_account, vendor_reference, mark),
+  constraint reconciliation_differences_run_fkey FOREIGN KEY (workspace_id, reconciliation_run_id) REFERENCES reconciliation_runs(workspace_id, reconciliation_run_id)
+);
+
+create table holdfast.reconciliation_matches (
+  workspace_id text not null,
+  reconciliation_run_id text not null,
+  spend_key text not null,
+  generation integer not null,
+  constraint reconciliation_matches_pkey PRIMARY KEY (workspace_id, reconciliation_run_id, spend_key, generation)
+);
+
+create table holdfast.reconciliation_runs (
+  workspace_id text not null,
+  reconciliation_run_id text not null,
+  vendor text not null,
+  state text default 'PENDING'::text not null,
+  start_time timestamp with time zone not null,
+  end_time timestamp with time zone not null,
+  create_time timestamp with time zone not null,
+  finish_time timestamp with time zone,
+  message text default ''::text not null,
+  cursor jsonb not null,
+  read_count bigint default 0 not null,
+  authorization_count bigint default 0 not null,
+  committed_count bigint default 0 not null,
+  voided_count bigint default 0 not null,
+  movement_count bigint default 0 not null,
+  difference_count bigint default 0 not null,
+  request_id text,
+  request_sha256 bytea,
+  constraint reconciliation_runs_id_check CHECK ((reconciliation_run_id ~ '^[0-9a-f]{32}$'::text)),
+  constraint reconciliation_runs_lengths_check CHECK (((length(vendor) <= 32) AND (length(message) <= 500))),
+  constraint reconciliation_runs_pkey PRIMARY KEY (workspace_id, reconciliation_run_id),
+  constraint reconciliation_runs_request_check CHECK ((((request_id IS NULL) = (request_sha256 IS NULL)) AND (request_id ~ '^[0-9a-f]{32}$'::text) AND (length(request_sha256) = 32))),
+  constraint reconciliation_runs_state_check CHECK (((state = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'DONE'::text, 'FAILED'::text])) AND ((state = ANY (ARRAY['DONE'::text, 'FAILED'::text])) = (finish_time IS NOT NULL)))),
+  constraint reconciliation_runs_time_check CHECK ((start_time < end_time)),
+  constraint reconciliation_runs_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
+);
+
 create table holdfast.recovered_authorizations (
   workspace_id text not null,
   spend_key text not null,
@@ -364,6 +431,14 @@ create table holdfast.vault_keys (
   constraint vault_keys_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
 );
 
+create table holdfast.vendor_accounts (
+  vendor text not null,
+  vendor_account_id text not null,
+  workspace_id text not null,
+  constraint vendor_accounts_lengths_check CHECK ((((length(vendor) >= 1) AND (length(vendor) <= 32)) AND ((length(vendor_account_id) >= 1) AND (length(vendor_account_id) <= 128)))),
+  constraint vendor_accounts_pkey PRIMARY KEY (vendor, vendor_account_id)
+);
+
 create table holdfast.vendor_charges (
   workspace_id text not null,
   vendor text not null,
@@ -372,6 +447,27 @@ create table holdfast.vendor_charges (
   spend_key text not null,
   generation integer not null,
   constraint vendor_charges_pkey PRIMARY KEY (workspace_id, vendor, vendor_account, vendor_reference)
+);
+
+create table holdfast.vendor_credentials (
+  workspace_id text not null,
+  vendor_credential_id text not null,
+  vendor text not null,
+  vendor_account_id text not null,
+  masked_secret text not null,
+  key_id text not null,
+  nonce bytea not null,
+  ciphertext bytea not null,
+  create_time timestamp with time zone not null,
+  rotate_time timestamp with time zone,
+  last_accepted_time timestamp with time zone,
+  last_refused_time timestamp with time zone,
+  constraint vendor_credentials_cipher_check CHECK (((key_id ~ '^[0-9a-f]{16}$'::text) AND (length(nonce) = 12) AND ((length(ciphertext) >= 17) AND (length(ciphertext) <= 1024)))),
+  constraint vendor_credentials_id_check CHECK ((vendor_credential_id ~ '^[a-z0-9]{1,32}$'::text)),
+  constraint vendor_credentials_lengths_check CHECK ((((length(vendor_account_id) >= 1) AND (length(vendor_account_id) <= 128)) AND (length(masked_secret) <= 32))),
+  constraint vendor_credentials_pkey PRIMARY KEY (workspace_id, vendor_credential_id),
+  constraint vendor_credentials_vendor_check CHECK ((vendor ~ '^[a-z][a-z0-9_]{0,31}$'::text)),
+  constraint vendor_credentials_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
 );
 
 create table holdfast.workspaces (
@@ -386,6 +482,8 @@ CREATE INDEX adjustments_authorization_idx ON holdfast.adjustments USING btree (
 
 CREATE INDEX audit_events_spend_idx ON holdfast.audit_events USING btree (workspace_id, spend_key) WHERE (spend_key IS NOT NULL);
 
+CREATE UNIQUE INDEX authorizations_bound_idx ON holdfast.authorizations USING btree (workspace_id, vendor, vendor_account, vendor_reference) WHERE ((state = ANY (ARRAY['HELD'::text, 'IN_DOUBT'::text])) AND (vendor_reference IS NOT NULL));
+
 CREATE INDEX authorizations_grant_time_idx ON holdfast.authorizations USING btree (workspace_id, grant_time DESC, spend_key, generation);
 
 CREATE INDEX authorizations_open_idx ON holdfast.authorizations USING btree (workspace_id, hold_expire_time) WHERE (state = ANY (ARRAY['HELD'::text, 'IN_DOUBT'::text]));
@@ -393,6 +491,8 @@ CREATE INDEX authorizations_open_idx ON holdfast.authorizations USING btree (wor
 CREATE INDEX authorizations_unsettled_idx ON holdfast.authorizations USING btree (workspace_id, vault_key_id, grant_time, spend_key, generation) WHERE ((state = 'IN_DOUBT'::text) OR ((state = 'HELD'::text) AND (vendor_state <> ''::text)));
 
 CREATE INDEX authorizations_vendor_reference_idx ON holdfast.authorizations USING btree (workspace_id, vendor, vendor_account, vendor_reference) WHERE (vendor_reference IS NOT NULL);
+
+CREATE INDEX caps_attached_idx ON holdfast.caps USING btree (workspace_id, cap_id) WHERE ((archive_time IS NULL) AND attached_only);
 
 CREATE INDEX caps_matching_idx ON holdfast.caps USING btree (workspace_id, direction, COALESCE(scope_vault_key_id, ''::text), COALESCE(scope_customer_id, ''::text)) WHERE ((archive_time IS NULL) AND (NOT attached_only));
 
@@ -410,11 +510,23 @@ CREATE UNIQUE INDEX kill_switches_engaged_idx ON holdfast.kill_switches USING bt
 
 CREATE UNIQUE INDEX operators_request_idx ON holdfast.operators USING btree (workspace_id, request_id) WHERE (request_id IS NOT NULL);
 
+CREATE INDEX reconciliation_differences_n_idx ON holdfast.reconciliation_differences USING btree (workspace_id, reconciliation_run_id, n);
+
+CREATE INDEX reconciliation_runs_create_time_idx ON holdfast.reconciliation_runs USING btree (workspace_id, create_time DESC, reconciliation_run_id DESC);
+
+CREATE INDEX reconciliation_runs_open_idx ON holdfast.reconciliation_runs USING btree (workspace_id, vendor, create_time) WHERE (state = ANY (ARRAY['PENDING'::text, 'RUNNING'::text]));
+
+CREATE UNIQUE INDEX reconciliation_runs_request_idx ON holdfast.reconciliation_runs USING btree (workspace_id, request_id) WHERE (request_id IS NOT NULL);
+
 CREATE UNIQUE INDEX vault_keys_request_idx ON holdfast.vault_keys USING btree (workspace_id, request_id) WHERE (request_id IS NOT NULL);
+
+CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials USING btree (workspace_id, vendor);
 
 -- function holdfast.absence_proven(p_row authorizations, p_now timestamp with time zone) returns boolean
 
 -- function holdfast.acquire_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_ttl interval, p_actor_id text, p_trace_id text) returns TABLE(answer text, lease_row billing_leases, remaining_ms bigint)
+
+-- function holdfast.advance_reconciliation_run(p_workspace text, p_run text, p_from jsonb, p_to jsonb, p_state text, p_message text, p_counts jsonb, p_differences jsonb, p_matches jsonb) returns boolean
 
 -- function holdfast.append_audit(p_workspace text, p_time timestamp with time zone, p_kind text, p_actor_kind text, p_actor_id text, p_trace_id text, p_detail jsonb, p_authorization authorizations, p_disposition text, p_reason text) returns void
 
@@ -425,6 +537,8 @@ CREATE UNIQUE INDEX vault_keys_request_idx ON holdfast.vault_keys USING btree (w
 -- function holdfast.calendar_label(p_cap caps, p_now timestamp with time zone) returns text
 
 -- function holdfast.cap_figures(p_cap text, p_window text, p_currency text, p_limit bigint, p_committed numeric, p_held numeric) returns jsonb
+
+-- function holdfast.claim_vendor(p_workspace text, p_vendor text, p_token text, p_for interval) returns integer
 
 -- function holdfast.clock() returns timestamp with time zone
 
@@ -470,6 +584,8 @@ CREATE UNIQUE INDEX vault_keys_request_idx ON holdfast.vault_keys USING btree (w
 
 -- function holdfast.release_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_token bigint, p_completed boolean, p_actor_id text, p_trace_id text) returns TABLE(released boolean, lease_row billing_leases)
 
+-- function holdfast.release_vendor(p_workspace text, p_vendor text, p_token text, p_silent boolean, p_pause interval) returns void
+
 -- function holdfast.renew_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_token bigint, p_ttl interval, p_actor_id text, p_trace_id text) returns TABLE(renewed boolean, lease_row billing_leases, remaining_ms bigint)
 
 -- function holdfast.reopen_billing_lease(p_workspace text, p_lease text, p_period text, p_operator_id text, p_reason text, p_trace_id text) returns TABLE(reopened boolean, lease_row billing_leases)
@@ -483,6 +599,8 @@ CREATE UNIQUE INDEX vault_keys_request_idx ON holdfast.vault_keys USING btree (w
 -- function holdfast.resolution_detail(p_reason text) returns jsonb
 
 -- function holdfast.resolve_void(p_workspace text, p_spend_key text, p_generation integer, p_operator_id text, p_vendor_reference text, p_reason text, p_trace_id text) returns TABLE(error_reason text, hold_left interval, authorization_row authorizations)
+
+-- function holdfast.settles_another(p_row authorizations, p_vendor_reference text) returns boolean
 
 -- function holdfast.share_policy(p_workspace text) returns void
 

@@ -26,6 +26,9 @@ export interface Workspace {
   readonly systems: readonly [System, ...System[]];
   readonly transport: Transport;
   readonly operatorToken: string;
+  /** Its rows, for a recount that trusts no answer. */
+  readonly pool: pg.Pool;
+  readonly workspace: string;
 }
 
 const hour = 3_600_000;
@@ -98,6 +101,7 @@ async function openWorkspace(pool: pg.Pool, transports: readonly Transport[], wo
   const shared = {
     operatorToken,
     tokens: new Map<string, string>(),
+    currencies: new Map<string, string | null>(),
     setClock: async (now: number) => {
       await pool.query("update public.history_clock set now = $1::timestamptz", [new Date(now).toISOString()]);
     },
@@ -108,5 +112,5 @@ async function openWorkspace(pool: pg.Pool, transports: readonly Transport[], wo
   const [first, ...others] = transports;
   if (first === undefined) throw new Error("a workspace needs a server");
   const systemOf = (transport: Transport): System => createRpcSystem({ transport, ...shared });
-  return { systems: [systemOf(first), ...others.map(systemOf)], transport: first, operatorToken };
+  return { systems: [systemOf(first), ...others.map(systemOf)], transport: first, operatorToken, pool, workspace };
 }

@@ -52,13 +52,21 @@ export function keyDenial(key: VaultKey, request: Asked, now: number): string | 
   return request.amount > policy.maxPerSpend.amount ? "MAX_PER_SPEND" : null;
 }
 
+type Scoped = Pick<Authorize, "key" | "vendor" | "endpoint" | "customer" | "purpose" | "direction">;
+
 function capMatches(world: World, cap: Cap, request: Authorize): boolean {
-  const { scope } = cap.rule;
   const attached = world.keys.get(request.key)?.policy.attachedCaps ?? [];
   return (
     world.rules.counts(cap, world.now) &&
     (!cap.rule.attachedOnly || attached.includes(cap.rule.cap)) &&
-    cap.rule.direction === request.direction &&
+    inScope(cap.rule, request)
+  );
+}
+
+/** Whether the direction and all set fields of a cap's scope match. */
+export function inScope({ scope, direction }: CreateCap, request: Scoped): boolean {
+  return (
+    direction === request.direction &&
     (scope.key === undefined || scope.key === request.key) &&
     (scope.vendor === undefined || scope.vendor === request.vendor) &&
     (scope.endpoint === undefined || endpointMatches(scope.endpoint, request.endpoint)) &&

@@ -28,6 +28,8 @@ export interface RpcSystemOptions {
   readonly operatorToken: string;
   /** Tokens of vault keys by id. Shared by the systems of several replicas. */
   readonly tokens: Map<string, string>;
+  /** What caps count, by id: null for spends. Shared like the tokens. */
+  readonly currencies: Map<string, string | null>;
   /** Sets the database clock. */
   readonly setClock: (now: number) => Promise<void>;
   /** Lets the expiry of holds run once in this workspace. */
@@ -45,16 +47,15 @@ export function createRpcSystem(options: RpcSystemOptions): System {
   const bearer = (token: string): Headers => ({ headers: { authorization: `Bearer ${token}` } });
   const operator = bearer(options.operatorToken);
   const as = (key: string | null): Headers => (key === null ? operator : bearer(options.tokens.get(key) ?? "none"));
-  const currencies = new Map<string, string | null>();
 
   const administer = async (command: Command): Promise<Answer> => {
     switch (command.op) {
       case "createCap":
         await admin.createCap({ capId: command.cap, cap: capMessage(command) }, operator);
-        currencies.set(command.cap, command.currency);
+        options.currencies.set(command.cap, command.currency);
         return { error: null };
       case "updateCap": {
-        await admin.updateCap(capUpdate(command, currencies.get(command.cap) ?? null), operator);
+        await admin.updateCap(capUpdate(command, options.currencies.get(command.cap) ?? null), operator);
         return { error: null };
       }
       case "archiveCap":

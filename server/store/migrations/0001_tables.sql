@@ -200,6 +200,8 @@ create index caps_matching_idx on holdfast.caps
   (workspace_id, direction, coalesce(scope_vault_key_id, ''), coalesce(scope_customer_id, ''))
   where archive_time is null and not attached_only;
 
+create index caps_attached_idx on holdfast.caps (workspace_id, cap_id) where archive_time is null and attached_only;
+
 create unique index caps_request_idx on holdfast.caps (workspace_id, request_id) where request_id is not null;
 
 -- One row per cap, window and subject (the customer of a per_customer cap, else ''). The row is locked while
@@ -344,6 +346,12 @@ create index authorizations_unsettled_idx
 
 create index authorizations_grant_time_idx
   on holdfast.authorizations (workspace_id, grant_time desc, spend_key, generation);
+
+-- One object of a vendor belongs to one spend that is not settled: its money cannot pay for two. What it has settled is
+-- in vendor_charges.
+create unique index authorizations_bound_idx
+  on holdfast.authorizations (workspace_id, vendor, vendor_account, vendor_reference)
+  where state in ('HELD', 'IN_DOUBT') and vendor_reference is not null;
 
 create index authorizations_vendor_reference_idx
   on holdfast.authorizations (workspace_id, vendor, vendor_account, vendor_reference)
