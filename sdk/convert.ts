@@ -23,7 +23,13 @@ export function denialFigures(denial: Denial): DenialFigures {
     held: toDecimalMoney(denial.held),
     headroom: toDecimalMoney(denial.headroom),
     shortBy: toDecimalMoney(denial.shortBy),
+    limitCount: denial.limitCount,
+    committedCount: denial.committedCount,
+    heldCount: denial.heldCount,
+    headroomCount: denial.headroomCount,
+    shortByCount: denial.shortByCount,
     window: denial.window === "" ? undefined : denial.window,
+    windowStartTime: denial.windowStartTime === undefined ? undefined : timestampDate(denial.windowStartTime),
     windowEndTime: denial.windowEndTime === undefined ? undefined : timestampDate(denial.windowEndTime),
   };
 }

@@ -37,7 +37,10 @@ export abstract class HoldfastError extends Error {
   }
 }
 
-/** The figures of a denial. Amounts are decimal strings; absent where the rule has no cap. */
+/**
+ * The figures of a denial. Amounts are decimal strings; absent where the rule has no cap. A cap that counts spends has
+ * the counts instead.
+ */
 export interface DenialFigures {
   /** The rule without its prefix, for example "CAP_HEADROOM" or "VAULT_KEY_REVOKED". */
   readonly rule: string;
@@ -48,7 +51,13 @@ export interface DenialFigures {
   readonly held?: DecimalMoney | undefined;
   readonly headroom?: DecimalMoney | undefined;
   readonly shortBy?: DecimalMoney | undefined;
+  readonly limitCount?: bigint | undefined;
+  readonly committedCount?: bigint | undefined;
+  readonly heldCount?: bigint | undefined;
+  readonly headroomCount?: bigint | undefined;
+  readonly shortByCount?: bigint | undefined;
   readonly window?: string | undefined;
+  readonly windowStartTime?: Date | undefined;
   readonly windowEndTime?: Date | undefined;
 }
 
@@ -72,15 +81,18 @@ export class SpendDeniedError extends HoldfastError {
 
 /** The figures of a cap in one sentence with a space behind it; empty where no cap denied. */
 function figures(denial: DenialFigures): string {
-  const money = (name: string, { amount, currency }: DecimalMoney): string => `${name} ${amount} ${currency}`;
-  const { cap, limit, committed, held, headroom, shortBy, window, windowEndTime } = denial;
-  const parts = [
-    ...(limit === undefined ? [] : [money("limit", limit)]),
-    ...(committed === undefined ? [] : [money("committed", committed)]),
-    ...(held === undefined ? [] : [money("held", held)]),
-    ...(headroom === undefined ? [] : [money("headroom", headroom)]),
-    ...(shortBy === undefined ? [] : [money("short by", shortBy)]),
+  const { cap, window, windowEndTime } = denial;
+  const named: readonly (readonly [string, DecimalMoney | undefined, bigint | undefined])[] = [
+    ["limit", denial.limit, denial.limitCount],
+    ["committed", denial.committed, denial.committedCount],
+    ["held", denial.held, denial.heldCount],
+    ["headroom", denial.headroom, denial.headroomCount],
+    ["short by", denial.shortBy, denial.shortByCount],
   ];
+  const parts = named.flatMap(([name, money, count]) => {
+    if (money !== undefined) return [`${name} ${money.amount} ${money.currency}`];
+    return count === undefined ? [] : [`${name} ${count} ${count === 1n ? "spend" : "spends"}`];
+  });
   if (cap === undefined && parts.length === 0) return "";
   const ends = windowEndTime === undefined ? "" : `, which ends at ${windowEndTime.toISOString()}`;
   const when = window === undefined ? ends : ` in the window ${window}${ends}`;

@@ -44,6 +44,26 @@ describe("a denial", () => {
     expect(error.denial).toMatchObject({ shortBy: usd("15.00"), windowEndTime: new Date("2026-12-01T05:00:00Z") });
   });
 
+  it("by a cap that counts spends has its counts", async () => {
+    const error = await denied({
+      rule: DenialRule.CAP_HEADROOM,
+      message: "One more spend does not fit.",
+      cap: "caps/hundred",
+      limitCount: 100n,
+      committedCount: 98n,
+      heldCount: 1n,
+      headroomCount: 1n,
+      shortByCount: 0n,
+      window: "2026-11",
+      windowStartTime: timestampFromDate(new Date("2026-11-01T00:00:00Z")),
+    });
+    expect(error.message).toContain(
+      "caps/hundred has limit 100 spends, committed 98 spends, held 1 spend, headroom 1 spend, short by 0 spends " +
+        "in the window 2026-11. ",
+    );
+    expect(error.denial).toMatchObject({ limitCount: 100n, windowStartTime: new Date("2026-11-01T00:00:00Z") });
+  });
+
   it("by a rule without a cap has no figures", async () => {
     const error = await denied({ rule: DenialRule.VAULT_KEY_REVOKED, message: "The vault key is revoked." });
     expect(error.message).toBe(
