@@ -29,16 +29,17 @@ async function usage(): Promise<[string, string, bigint, bigint][]> {
   return (await granting.counters()).map((one) => [one.capId, one.window, one.committed, one.held]);
 }
 
+/** The vendor has refused it. */
 async function voidOne(held: Awaited<ReturnType<Granting["grant"]>>): Promise<void> {
   const { errorReason } = await voidSpend(database.pool, granting.workspace, {
-    actor: { kind: "operator", id: "test" },
+    actor: { kind: "vault_key", id: "main" },
     authorization: held,
-    attemptId: "",
-    evidence: "OPERATOR",
-    vendorStatus: 0,
+    attemptId: String((await granting.row(held))["attempt_id"]),
+    evidence: "VENDOR_REFUSED",
+    vendorStatus: 402,
     vendorReplayed: false,
     vendorReference: "",
-    reason: "seen",
+    reason: "declined",
     traceId: "",
   });
   expect(errorReason).toBeUndefined();
