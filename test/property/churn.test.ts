@@ -13,7 +13,11 @@ const seed = Number(env["HISTORY_SEED"] ?? Date.now() % 1_000_000);
 const rounds = Number(env["CHURN_ROUNDS"] ?? 5);
 const clients = 8;
 const callsPerRound = 10;
-const changesPerRound = 12;
+/** What operators do in each round, in any order. */
+const changes = [
+  ...(["create", "create", "create", "limit", "limit", "enforce", "enforce", "archive"] as const),
+  ...(["suspend", "resume", "suspend", "resume"] as const),
+];
 const dollar = 1_000_000n;
 const hour = 3_600_000;
 
@@ -82,13 +86,15 @@ async function makeCap(system: System, state: Churn, rule: CreateCap): Promise<v
 
 /** What operators do meanwhile: each change has an instant of its own, and some let windows end. */
 async function changePolicy(system: System, chance: Chance, state: Churn): Promise<void> {
-  for (let n = 0; n < changesPerRound; n += 1) {
+  const left = [...changes];
+  while (left.length > 0) {
+    const [kind] = left.splice(chance.between(0, left.length - 1), 1);
     state.now += chance.happens(0.3) ? chance.between(1, 3) * hour : 1;
     await apply(system, { op: "setClock", now: state.now });
     count(state, "setClock");
     const living = [...state.caps.values()].filter(({ archived }) => !archived);
     const cap = chance.pick(living);
-    const command = changeOf(chance, state, cap);
+    const command = changeOf(kind ?? "resume", chance, state, cap);
     if (command.op === "createCap") await makeCap(system, state, command);
     else {
       const { error } = await apply(system, command);
@@ -101,10 +107,10 @@ async function changePolicy(system: System, chance: Chance, state: Churn): Promi
   }
 }
 
-function changeOf(chance: Chance, state: Churn, { rule }: MadeCap): Command {
+function changeOf(kind: (typeof changes)[number], chance: Chance, state: Churn, { rule }: MadeCap): Command {
   const none = { op: "updateCap", cap: rule.cap, limit: null, restores: null, enforcement: null } as const;
   const unit = rule.currency === null ? 1n : dollar;
-  switch (chance.pick(["create", "create", "limit", "limit", "enforce", "archive", "suspend", "resume", "resume"])) {
+  switch (kind) {
     case "create": {
       state.made += 1;
       const [random] = fc.sample(capRule(fc.constant(`x${state.made}`)), {
@@ -127,7 +133,7 @@ function changeOf(chance: Chance, state: Churn, { rule }: MadeCap): Command {
       return { op: "archiveCap", cap: rule.cap };
     case "suspend":
       return { op: "suspendVaultKey", key: "k2" };
-    default:
+    case "resume":
       return { op: "resumeVaultKey", key: "k2" };
   }
 }

@@ -4,8 +4,14 @@ import { mostly, often } from "./history-chance.ts";
 import { dollar, endpoints } from "./history-names.ts";
 
 const zones = [
-  ...["UTC", "America/New_York", "Asia/Kolkata", "America/Sao_Paulo", "Pacific/Apia", "America/Havana"],
-  ...["Australia/Lord_Howe", "America/St_Johns"],
+  "UTC",
+  "America/New_York",
+  "Asia/Kolkata",
+  "America/Sao_Paulo",
+  "Pacific/Apia",
+  "America/Havana",
+  "Australia/Lord_Howe",
+  "America/St_Johns",
 ] as const;
 
 const calendar: fc.Arbitrary<Calendar> = fc.record({
