@@ -376,7 +376,7 @@ describe("an increase", () => {
       authorization: { name, heldAmount: usd("14") },
       denial: {
         rule: DenialRule.CAP_HEADROOM,
-        message: "3.50 usd more does not fit into the cap caps/raising. Raise its limit or wait for its window to end.",
+        message: "3.50 usd more does not fit into the cap caps/raising. Raise its limit.",
         cap: "caps/raising",
         limit: usd("15"),
         held: usd("14"),
