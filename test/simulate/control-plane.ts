@@ -58,7 +58,11 @@ export function createControlPlane(database: Database, vaultKey: string): Contro
     ...reconcileMethods(database),
   };
   const values = createContextValues().set(principalKey, { role: "vault_key", workspace: "acme", id: vaultKey });
-  const context = { values, signal: new AbortController().signal } as unknown as HandlerContext;
+  const context = {
+    values,
+    signal: new AbortController().signal,
+    timeoutMs: () => undefined,
+  } as unknown as HandlerContext;
   return {
     async call(method, input) {
       const run = methods[method.localName] as Method | undefined;

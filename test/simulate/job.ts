@@ -46,7 +46,7 @@ async function spendOnce(tools: Tools, plan: SpendPlan, retryAfterGeneration: nu
   const { customerId, purpose, amount, card, stripeCustomer: customer } = plan;
   const identity = { customerId, billingPeriod, purpose };
   const spend = retryAfterGeneration === 0 ? identity : { ...identity, retryAfterGeneration };
-  const options = { spend, idempotencyKey: `random-${chance.hex(16)}` };
+  const options = { spend };
   if (plan.kind === "refund") {
     const intent = await chargedIntent(tools, plan);
     if (intent === undefined) return undefined;
