@@ -1,5 +1,11 @@
 import { type Authorization, AuthorizationState, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
-import { SpendAlreadyFailedError, SpendInProgressError, SpendMismatchError, SpendUnsupportedError } from "./errors.ts";
+import {
+  HoldfastRefusedError,
+  SpendAlreadyFailedError,
+  SpendInProgressError,
+  SpendMismatchError,
+  SpendUnsupportedError,
+} from "./errors.ts";
 import { type DecimalMoney, moneyFrom } from "./money.ts";
 import { sleep } from "./runtime.ts";
 import type { Grant, SpendRequest } from "./spend.ts";
@@ -111,7 +117,12 @@ async function adopt(call: StripeCall, family: ObjectFamily, reference: string):
         await call.settlements.reportUnknown(grant, `the spend belongs to ${grant.vendorReference}`);
         throw otherObject(call, { name: grant.authorization, vendorReference: grant.vendorReference }, reference);
       }
-      const result = await bind(guarded, grant, reference);
+      const result = await bind(guarded, grant, reference).catch(async (error: unknown) => {
+        if (!(error instanceof HoldfastRefusedError) || error.reason !== "REFERENCE_BOUND_ELSEWHERE") throw error;
+        // Somebody was faster: the object is paid under another spend, and nothing was sent for this one.
+        await call.settlements.void(grant, { evidence: "never_sent" });
+        throw otherSpend(call, grant, reference, error);
+      });
       if (result.kind === "superseded") return { kind: "again" };
       if (result.kind === "other_bound") {
         throw otherObject(call, { name: grant.authorization, vendorReference: result.vendorReference }, reference);
@@ -147,6 +158,16 @@ function askedOf({ fields }: StripeCall, currency: string): DecimalMoney | undef
   const names = ["amount_to_capture", "amount_to_confirm", "amount"];
   const asked = names.map((name) => fieldValue(fields, name)).find((amount) => amount !== undefined);
   return asked === undefined ? undefined : moneyFrom(BigInt(asked), currency);
+}
+
+function otherSpend(call: StripeCall, grant: Grant, reference: string, cause: Error): SpendInProgressError {
+  return new SpendInProgressError({
+    spend: call.spend,
+    authorization: grant.authorization,
+    vendorReference: reference,
+    vendorState: "the object of another spend",
+    cause,
+  });
 }
 
 function otherObject(

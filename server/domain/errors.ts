@@ -23,6 +23,7 @@ export type ErrorReasonName =
   | "AMOUNT_OUT_OF_RANGE"
   | "INTERNAL"
   | "RECOVERY_REQUIRED"
+  | "REFERENCE_BOUND_ELSEWHERE"
   | "STORAGE_FULL";
 
 export interface HoldfastErrorOptions {

@@ -39,6 +39,7 @@ export const codeOfReason = {
   AMOUNT_OUT_OF_RANGE: Code.OutOfRange,
   INTERNAL: Code.Internal,
   RECOVERY_REQUIRED: Code.FailedPrecondition,
+  REFERENCE_BOUND_ELSEWHERE: Code.FailedPrecondition,
   STORAGE_FULL: Code.Unavailable,
 } as const satisfies Record<ErrorReasonName, Code>;
 

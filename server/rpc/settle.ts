@@ -45,13 +45,15 @@ function describe(reason: ErrorReasonName, authorization: Authorization | undefi
     case "ALREADY_COMMITTED":
       return "The authorization is committed. The charge exists under the reference in the metadata.";
     case "ALREADY_VOIDED":
-      return "The authorization is voided. If a charge exists after all, it has been kept as a contradiction; tell an operator.";
+      return "The authorization is voided, for ever. A charge that is committed after all is kept as a contradiction.";
     case "COMMIT_CONTRADICTS":
       return "Another charge is recorded for this authorization. Yours has been kept as a contradiction; tell an operator.";
     case "REFERENCE_ALREADY_COMMITTED":
       return "This vendor reference settles another authorization. It has been kept as a contradiction; tell an operator.";
     case "EVIDENCE_INSUFFICIENT":
-      return `The evidence does not prove that no charge exists. The authorization is ${authorization?.state ?? "open"} and keeps its headroom.`;
+      return `The evidence does not prove that no charge exists. The authorization is ${authorization?.state ?? "open"} and keeps its headroom: repeat the call, reconcile, or let an operator resolve it.`;
+    case "REFERENCE_BOUND_ELSEWHERE":
+      return "The vendor object belongs to another spend. Make no vendor call with it for this one, and void it as never sent.";
     case "ALREADY_BOUND":
       return "Another vendor object is bound. Cancel yours and continue with the reference in the metadata.";
     case "STATE_NOT_ALLOWED":

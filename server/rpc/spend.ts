@@ -51,6 +51,9 @@ type SpendMethods = Pick<
   | "getAuthorization"
 >;
 
+const midCall =
+  "An attempt is in the middle of its call to the vendor. Void it once its hold has run out, or the attempt has ended.";
+
 /** Authorizing, settling and reading spends. */
 export function spendMethods(dependencies: SpendDependencies): SpendMethods {
   const { database, log } = dependencies;
@@ -87,7 +90,7 @@ export function spendMethods(dependencies: SpendDependencies): SpendMethods {
         reason: request.reason,
         traceId: currentTraceId() ?? "",
       });
-      return { authorization: authorizationMessage(requireSettled(result)) };
+      return { authorization: authorizationMessage(requireSettled(result, midCall)) };
     },
     async reportUnknown(request, context) {
       const principal = principalOf(context.values);

@@ -227,7 +227,7 @@ const action: fc.Arbitrary<Action> = fc.oneof(
     arbitrary: fc.record({
       kind: fc.constant("report" as const),
       finding: fc.constantFrom<Finding>("OPEN", "OPEN", "ABSENT", "ABSENT", "UNREADABLE", "UNCLEAR"),
-      reference: fc.constantFrom<Reference | "none">("own", "bound", "second", "none"),
+      reference: fc.constantFrom<Reference | "none">("own", "bound", "second", "shared", "none"),
     }),
   },
   {
@@ -253,7 +253,7 @@ const action: fc.Arbitrary<Action> = fc.oneof(
     weight: 4,
     arbitrary: fc.record({
       kind: fc.constant("bind" as const),
-      reference: fc.constantFrom<Reference>("own", "own", "second", "bound"),
+      reference: fc.constantFrom<Reference>("own", "own", "second", "bound", "shared", "shared", "shared"),
       vendorState: fc.constantFrom("", "", "requires_action"),
       followForMs: fc.constantFrom(600_000, 3_600_000, null),
     }),

@@ -13,6 +13,9 @@ export function report(world: World, request: Report): Answer {
   if (request.reference !== "" && found.bound && found.reference !== request.reference) {
     return { error: "ALREADY_BOUND", winner: found.reference };
   }
+  if (request.reference !== "" && world.rules.belongsElsewhere(world, found, request.reference)) {
+    return { error: "REFERENCE_BOUND_ELSEWHERE" };
+  }
   const holdLasts = world.now < found.holdExpireTime && found.settlement === "TWO_STEP";
   const unbound = found.settlement === "TWO_STEP" && !found.bound;
   if (found.state === "HELD" && !isFollowed(found, world.now) && !holdLasts && !unbound) {

@@ -6,6 +6,7 @@ import {
   chargeName,
   doubtSince,
   holdRuns,
+  isLive,
   unfollow,
   voidWith,
   type Generation,
@@ -38,6 +39,7 @@ export const rules: Rules = {
   provesAbsence,
   isMidCall: (generation, now) =>
     generation.state === "HELD" && generation.vendorState === "" && now < generation.holdExpireTime,
+  belongsElsewhere,
   expire: (generation, now) => {
     if (generation.settlement === "TWO_STEP" && !generation.bound) voidWith(generation, "NEVER_BOUND");
     else rules.toDoubt(generation, now);
@@ -160,4 +162,12 @@ function proves(generation: Generation, request: Void): boolean {
   if (request.evidence !== "VENDOR_REFUSED") return false;
   if (request.vendorStatus === 402 || (request.vendorStatus === 400 && request.replayed)) return true;
   return !generation.told && [400, 401, 403, 404, 429].includes(request.vendorStatus);
+}
+
+function belongsElsewhere(world: World, generation: Generation, reference: string): boolean {
+  const name = chargeName(generation, reference);
+  const settles = world.charges.get(name);
+  if (settles !== undefined && settles !== generation) return true;
+  const others = [...world.spends.values()].flat().filter((other) => other !== generation && isLive(other));
+  return others.some((other) => other.bound && chargeName(other, other.reference ?? "") === name);
 }

@@ -103,6 +103,9 @@ export function voidSpend(world: World, request: Void): Answer {
   if (found.state === "VOIDED") return shown(found);
   if (found.state === "COMMITTED") return { error: "ALREADY_COMMITTED" };
   if (request.evidence === "ABSENT_AFTER_QUARANTINE") return voidAbsent(world, found);
+  if (request.evidence === "OPERATOR" && request.key === null && world.rules.isMidCall(found, world.now)) {
+    return { error: "STATE_NOT_ALLOWED" };
+  }
   // A tombstone is a fact about the bound object, whoever has seen it.
   const tombstone = request.evidence === "TOMBSTONE" && found.bound && found.reference === request.reference;
   if (request.key !== null && found.attempt !== request.attempt && !tombstone) return { error: "ATTEMPT_SUPERSEDED" };
@@ -143,6 +146,7 @@ export function bind(world: World, request: Bind): Answer {
     return { error: "ALREADY_BOUND", winner: found.reference };
   }
   if (found.attempt !== request.attempt) return { error: "ATTEMPT_SUPERSEDED" };
+  if (world.rules.belongsElsewhere(world, found, request.reference)) return { error: "REFERENCE_BOUND_ELSEWHERE" };
   // A known vendor state is not a doubt.
   if (request.vendorState !== "") {
     found.state = "HELD";

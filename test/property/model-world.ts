@@ -103,6 +103,8 @@ export interface Rules {
   provesAbsence(generation: Generation, now: number): boolean;
   /** Whether an attempt is in the middle of its call: nobody else says what came of it. */
   isMidCall(generation: Generation, now: number): boolean;
+  /** Whether a vendor's object is bound to another spend that is open, or has settled one. */
+  belongsElsewhere(world: World, generation: Generation, reference: string): boolean;
   /** Ends the hold that ran out. */
   expire(generation: Generation, now: number): void;
   toDoubt(generation: Generation, now: number): void;

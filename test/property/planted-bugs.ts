@@ -62,6 +62,7 @@ export const plantedBugs: Readonly<Record<string, Rules>> = {
     ...rules,
     mayFollow: (voided, request) => voided.evidence === "ABSENT_AFTER_QUARANTINE" || rules.mayFollow(voided, request),
   },
+  "one object pays for two spends": { ...rules, belongsElsewhere: () => false },
   "an operator settles what an attempt is in the middle of": { ...rules, isMidCall: () => false },
   "a new generation follows one in doubt": {
     ...rules,

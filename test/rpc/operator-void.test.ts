@@ -61,9 +61,18 @@ describe("an operator's void", () => {
     expect(authorization?.state).toBe(AuthorizationState.HELD);
   });
 
+  test("waits for an attempt in the middle of its call", async () => {
+    const { name } = await grant("mid_call");
+    const operator = server.spend(server.operatorToken);
+    const early = operator.voidSpend({ authorization: name, evidence: VoidEvidence.OPERATOR, reason: "seen" });
+    expect(await reasonOf(early)).toBe("STATE_NOT_ALLOWED");
+    expect((await grant("mid_call")).disposition).toBe(Disposition.IN_PROGRESS);
+  });
+
   test("proves with a reason, or with the bound object seen cancelled", async () => {
     const operator = server.spend(server.operatorToken);
     const first = await grant("reason");
+    await server.clock.advance(600_000);
     const voided = await operator.voidSpend({
       authorization: first.name,
       evidence: VoidEvidence.OPERATOR,

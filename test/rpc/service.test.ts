@@ -303,7 +303,7 @@ describe("a vendor object that is not at its end", () => {
     });
   });
 
-  test("is found by the key that bound it, whoever else has bound the same one later", async () => {
+  test("belongs to the spend that bound it, and another key learns no more than that", async () => {
     const request = asks();
     const { name } = await grant(request);
     const vendorReference = `pi_${customers}`;
@@ -311,10 +311,12 @@ describe("a vendor object that is not at its end", () => {
     await spends.bindVendorReference({ authorization: name, ...binding });
     const other = server.spend(await server.vaultKey("binding"));
     const theirs = await grant(asks({ attemptId: binding.attemptId }), other);
-    await other.bindVendorReference({ authorization: theirs.name, ...binding });
+    const refused = await refusal(other.bindVendorReference({ authorization: theirs.name, ...binding }));
+    expect(refused).toMatchObject({ reason: "REFERENCE_BOUND_ELSEWHERE" });
+    expect(JSON.stringify(refused)).not.toContain(name);
     const lookup = { case: "vendorReference" as const, value: { vendor: "stripe", vendorReference } };
     expect((await spends.getAuthorization({ lookup })).authorization?.name).toBe(name);
-    expect((await other.getAuthorization({ lookup })).authorization?.name).toBe(theirs.name);
+    expect(await refusal(other.getAuthorization({ lookup }))).toMatchObject({ reason: "NOT_FOUND" });
     await spends.commitSpend({ authorization: name, amount: usd("10"), vendorReference });
     const operator = server.spend(server.operatorToken);
     expect((await operator.getAuthorization({ lookup })).authorization?.name).toBe(name);

@@ -1,5 +1,11 @@
 import { AuthorizationState, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
-import { SpendAlreadyFailedError, SpendInDoubtError, SpendMismatchError, SpendUnsupportedError } from "@holdfast/sdk";
+import {
+  SpendAlreadyFailedError,
+  SpendInDoubtError,
+  SpendMismatchError,
+  SpendUnsupportedError,
+  SpendInProgressError,
+} from "@holdfast/sdk";
 import Stripe from "stripe";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import type { StripeHttpClient } from "../../sdk/stripe-http.ts";
@@ -91,6 +97,22 @@ describe("two processes on one object", () => {
     for (const { state } of world.plane.authorizations()) {
       expect(state).toBe(charged() > 0 ? AuthorizationState.COMMITTED : AuthorizationState.VOIDED);
     }
+  });
+
+  it.each([1, 2, 3])("two spends that pay one invoice (%i)", async () => {
+    const id = await openInvoice();
+    const pay = (purpose: string) => world.stripe().invoices.pay(id, {}, { spend: { ...SPEND, purpose } });
+    const answers = await Promise.allSettled([pay("one"), pay("other")]);
+    for (const answer of answers) {
+      if (answer.status === "rejected") expect(answer.reason).toBeInstanceOf(SpendInProgressError);
+    }
+    await settled([pay("one"), pay("other")]);
+    expect(answers.some(({ status }) => status === "fulfilled")).toBe(true);
+    const states = world.plane.authorizations().map(({ state }) => state);
+    // What was not paid by the one spend was not sent by the other: nothing is in doubt.
+    expect(states.filter((state) => state === AuthorizationState.COMMITTED)).toHaveLength(1);
+    expect(states).not.toContain(AuthorizationState.IN_DOUBT);
+    expect(states).not.toContain(AuthorizationState.HELD);
   });
 
   it("the customer and the server", async () => {

@@ -125,7 +125,7 @@ describe("a change is one event", () => {
   test.each([
     ["commit pi_1", "spend.committed"],
     ["void, never sent", "spend.voided"],
-    ["void, operator", "spend.voided"],
+    ["void, refused 402", "spend.voided"],
     ["void, never bound", "spend.in_doubt"],
     ["report unknown", "spend.in_doubt"],
   ] as const)("%s", async (name, kind) => {

@@ -41,18 +41,18 @@ const before: Readonly<Record<string, (g: Granting) => Promise<unknown>>> = {
     await clock.advance(600_000);
   },
   "a commit": async (g) => g.commit(await g.grant({})),
-  "a proven refusal": async (g) => voided(g, "OPERATOR"),
-  "a void of what was never sent": async (g) => voided(g, "NEVER_SENT"),
+  "a proven refusal": async (g) => void (await g.refuse(await g.grant({}))),
+  "a void of what was never sent": neverSent,
 };
 
-async function voided(g: Granting, evidence: "OPERATOR" | "NEVER_SENT"): Promise<void> {
+async function neverSent(g: Granting): Promise<void> {
   const attemptId = attempt();
   const authorization = await g.grant({ attemptId });
   const result = await voidSpend(database.pool, g.workspace, {
-    actor: evidence === "OPERATOR" ? { kind: "operator", id: "t" } : { kind: "vault_key", id: "main" },
+    actor: { kind: "vault_key", id: "main" },
     authorization,
     attemptId,
-    evidence,
+    evidence: "NEVER_SENT",
     vendorStatus: 0,
     vendorReplayed: false,
     vendorReference: "",

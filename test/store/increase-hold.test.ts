@@ -2,7 +2,7 @@ import type pg from "pg";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import type { AuthorizationId, IncreaseCommand, IncreaseDecision } from "../../server/domain/spend.ts";
 import { increaseHold } from "../../server/store/increase-hold.ts";
-import { authorizeBatch, commitBatch, reportUnknown, voidSpend } from "../../server/store/spend.ts";
+import { authorizeBatch, commitBatch, reportUnknown } from "../../server/store/spend.ts";
 import { replaceClock, type TestClock } from "../support/clock.ts";
 import { asks, attempt, commitCommand, type Granting, openGranting, usd } from "../support/granting.ts";
 import { openPaused, type Paused } from "../support/paused.ts";
@@ -188,7 +188,7 @@ describe("an increase", () => {
     await granting.cap("all", usd(15));
     const id = await granting.grant();
     await increase(id, 15);
-    await voidByOperator(id);
+    await granting.refuse(id);
     expect(await granting.counters()).toMatchObject([{ held: 0n, committed: 0n }]);
     expect(answer(await increase(id, 16))).toBe("ALREADY_VOIDED");
   });
@@ -200,20 +200,6 @@ describe("an increase", () => {
     expect(await increase(id, 11)).toMatchObject({ rule: "CAP_HEADROOM", cap: { capId: "all" } });
   });
 });
-
-async function voidByOperator(id: AuthorizationId, on: pg.Pool | pg.PoolClient = database.pool) {
-  return await voidSpend(on, granting.workspace, {
-    actor: { kind: "operator", id: "t" },
-    authorization: id,
-    attemptId: "",
-    evidence: "OPERATOR",
-    vendorStatus: 0,
-    vendorReplayed: false,
-    vendorReference: "",
-    reason: "seen",
-    traceId: "",
-  });
-}
 
 describe("an increase in a race", () => {
   test("with another one for the last headroom: one gets it", async () => {
@@ -300,7 +286,7 @@ describe("an increase in a race", () => {
     await granting.cap("all", usd(15));
     const id = await granting.grant();
     await increase(id, 15, { on: paused.client });
-    const late = voidByOperator(id);
+    const late = granting.refuse(id);
     await paused.expectBlocking(late);
     await paused.commit();
     expect(await late).toMatchObject({ authorization: { state: "VOIDED" } });

@@ -1,7 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { AuthorizeDecision } from "../../server/domain/spend.ts";
 import { acquireBillingLease } from "../../server/store/lease.ts";
-import { voidSpend } from "../../server/store/spend.ts";
 import { replaceClock, type TestClock } from "../support/clock.ts";
 import { type Asked, asks, attempt, type Granting, openGranting, usd } from "../support/granting.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
@@ -153,17 +152,7 @@ describe("the spend's own state", () => {
   test("a stale fence before ALREADY_FAILED", async () => {
     const granting = await open();
     const held = await granting.grant({ vaultKeyId: "judged" });
-    await voidSpend(database.pool, granting.workspace, {
-      actor: { kind: "operator", id: "test" },
-      authorization: held,
-      attemptId: "",
-      evidence: "OPERATOR",
-      vendorStatus: 0,
-      vendorReplayed: false,
-      vendorReference: "",
-      reason: "seen",
-      traceId: "",
-    });
+    await granting.refuse(held);
     expect(await judge(granting, { fence: staleFence })).toBe("FENCING_TOKEN");
     await granting.cap("full", usd(0));
     expect(await judge(granting, {})).toBe("ALREADY_FAILED");

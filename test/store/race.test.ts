@@ -1,6 +1,6 @@
 import type pg from "pg";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import type { AuthorizeDecision } from "../../server/domain/spend.ts";
+import type { AuthorizationId, AuthorizeDecision } from "../../server/domain/spend.ts";
 import { acquireBillingLease, renewBillingLease } from "../../server/store/lease.ts";
 import { authorizeBatch, bindVendorReference, commitBatch, voidSpend } from "../../server/store/spend.ts";
 import { announcePolicyChange } from "../../server/store/workspace.ts";
@@ -251,17 +251,7 @@ describe("two callers with one spend", () => {
 
   test("two that ask for the next generation get one", async () => {
     const first = await granting.grant({});
-    await voidSpend(database.pool, granting.workspace, {
-      actor: { kind: "operator", id: "t" },
-      authorization: first,
-      attemptId: "",
-      evidence: "OPERATOR",
-      vendorStatus: 0,
-      vendorReplayed: false,
-      vendorReference: "",
-      reason: "declined",
-      traceId: "",
-    });
+    await granting.refuse(first);
     const retry = { retryAfterGeneration: 1 };
     expect(await authorizePaused(retry)).toMatchObject([{ disposition: "GRANTED", authorization: { generation: 2 } }]);
     const second = granting.authorize(asks(retry));
@@ -275,18 +265,7 @@ describe("settling races", () => {
   test("of a commit and a void exactly one wins, and the other is told which", async () => {
     for (const winner of ["commit", "void"] as const) {
       const id = await granting.grant({ customerId: winner });
-      const voiding = (client: pg.Pool | pg.PoolClient) =>
-        voidSpend(client, granting.workspace, {
-          actor: { kind: "operator", id: "t" },
-          authorization: id,
-          attemptId: "",
-          evidence: "OPERATOR",
-          vendorStatus: 0,
-          vendorReplayed: false,
-          vendorReference: "",
-          reason: "seen",
-          traceId: "",
-        });
+      const voiding = (client: pg.Pool | pg.PoolClient) => granting.refuse(id, client);
       const committing = (client: pg.Pool | pg.PoolClient) =>
         commitBatch(client, granting.workspace, [commitCommand(id)]).then(([result]) => result);
       const [first, second] = winner === "commit" ? [committing, voiding] : [voiding, committing];
@@ -318,6 +297,51 @@ describe("settling races", () => {
     await expectBlocked(late);
     await paused.query("commit");
     expect(await late).toMatchObject({ errorReason: "ALREADY_BOUND", authorization: { vendorReference: "pi_first" } });
+  });
+
+  test.each([
+    ["bound and stays open", "bind"],
+    ["bound and is committed meanwhile", "commit"],
+    ["bound and is voided meanwhile", "void"],
+  ] as const)("one object belongs to one spend, where it is %s", async (_, then) => {
+    const [first, second] = [attempt(), attempt()];
+    const asked = (customerId: string, attemptId: string): Asked => ({ customerId, attemptId, settlement: "TWO_STEP" });
+    const one = await granting.grant(asked("a", first));
+    const two = await granting.grant(asked("b", second));
+    const bound = (on: pg.Pool | pg.PoolClient, authorization: AuthorizationId, attemptId: string) =>
+      bindVendorReference(on, granting.workspace, {
+        vaultKeyId: "main",
+        authorization,
+        attemptId,
+        vendorReference: "in_1",
+        vendorState: "",
+        followForMs: 3_600_000,
+        traceId: "",
+      });
+    if (then === "bind") await bound(paused, one, first);
+    else await bound(database.pool, one, first);
+    if (then === "commit") {
+      await commitBatch(paused, granting.workspace, [commitCommand(one, { vendorReference: "in_1" })]);
+    }
+    if (then === "void") {
+      await voidSpend(paused, granting.workspace, {
+        actor: { kind: "vault_key", id: "main" },
+        authorization: one,
+        attemptId: first,
+        evidence: "TOMBSTONE",
+        vendorStatus: 0,
+        vendorReplayed: false,
+        vendorReference: "in_1",
+        reason: "",
+        traceId: "",
+      });
+    }
+    const late = bound(database.pool, two, second);
+    await expectBlocked(late);
+    await paused.query("commit");
+    const refused = { errorReason: "REFERENCE_BOUND_ELSEWHERE", authorization: { state: "HELD" } };
+    expect(await late).toMatchObject(then === "void" ? { errorReason: undefined } : refused);
+    await granting.expectCountersToAddUp();
   });
 
   test("one vendor reference settles one authorization", async () => {

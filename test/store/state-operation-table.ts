@@ -22,6 +22,7 @@ const midCall: Row = {
   "resolve, committed pi_2": "STATE_NOT_ALLOWED -> HELD",
   "resolve, voided": "STATE_NOT_ALLOWED -> HELD",
   "resolve, voided pi_1": "STATE_NOT_ALLOWED -> HELD",
+  "void, operator": "STATE_NOT_ALLOWED -> HELD",
 };
 
 const unboundDoubt: Row = {
@@ -32,6 +33,7 @@ const unboundDoubt: Row = {
   "resolve, committed pi_1": committed,
   "resolve, committed pi_2": committed,
   "resolve, voided": proven,
+  "void, operator": proven,
   "resolve, voided pi_1": "EVIDENCE_INSUFFICIENT -> IN_DOUBT",
 };
 
@@ -45,6 +47,7 @@ const boundDoubt: Row = {
   "resolve, committed pi_1": committedBound,
   "resolve, committed pi_2": "COMMIT_CONTRADICTS -> IN_DOUBT ! OTHER_REFERENCE 10000000",
   "resolve, voided": proven,
+  "void, operator": proven,
   "resolve, voided pi_1": proven,
 };
 
@@ -104,7 +107,6 @@ const oneCall: Row = {
   "void, absent": "EVIDENCE_INSUFFICIENT -> HELD",
   "void, never bound": unproven,
   "void, operator's reason by a key": unproven,
-  "void, operator": proven,
   "report unknown": "ok -> IN_DOUBT told_may_have_been_sent",
   "bind pi_1": "STATE_NOT_ALLOWED -> HELD",
   "bind pi_2": "STATE_NOT_ALLOWED -> HELD",

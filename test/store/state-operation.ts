@@ -79,7 +79,13 @@ export const states = {
     asked: twoStep,
     prepare: async (s) => (await bind(s, "pi_1"), await voidIt(s, { evidence: "TOMBSTONE", vendorReference: "pi_1" })),
   },
-  "VOIDED OPERATOR": { asked: once, prepare: byOperator },
+  "VOIDED OPERATOR": {
+    asked: once,
+    prepare: async (s) => {
+      await doubt(s);
+      return await byOperator(s);
+    },
+  },
   "VOIDED NEVER_BOUND": {
     asked: { ...twoStep, holdForMs: 0 },
     prepare: sweep,
@@ -269,6 +275,7 @@ async function voidIt(
   );
 }
 
+/** On a HELD one, once its attempt has ended. */
 async function byOperator(subject: Subject): Promise<string> {
   return await voidIt(subject, { evidence: "OPERATOR", actor: { kind: "operator", id: "t" }, reason: "seen" });
 }

@@ -221,6 +221,14 @@ export class FakeSpends {
       throw precondition("ALREADY_BOUND", { vendor_reference: authorization.vendorReference });
     }
     if (attemptId !== request.attemptId) throw precondition("ATTEMPT_SUPERSEDED");
+    const owner = this.all().find(
+      (other) =>
+        other.name !== authorization.name &&
+        other.vendorReference === request.vendorReference &&
+        other.vendorAccount === authorization.vendorAccount &&
+        other.state !== AuthorizationState.VOIDED,
+    );
+    if (owner !== undefined) throw precondition("REFERENCE_BOUND_ELSEWHERE");
     authorization.vendorReference = request.vendorReference;
     authorization.vendorState = request.vendorState;
     if (request.vendorState !== "") authorization.state = AuthorizationState.HELD;

@@ -97,6 +97,8 @@ export interface Granting {
   /** Authorizes one and expects GRANTED. */
   grant(asked?: Asked): Promise<Authorization>;
   commit(id: AuthorizationId, options?: Partial<CommitCommand>): Promise<store.CommitResult>;
+  /** Voids it as its holding attempt would after a decline; `on` is another connection than the pool. */
+  refuse(id: AuthorizationId, on?: pg.Pool | pg.PoolClient): Promise<store.Settled>;
   row(id: AuthorizationId): Promise<Record<string, unknown>>;
   counters(): Promise<Counter[]>;
   /** Checks that every counter is what its holds, commits and contradictions add up to. */
@@ -154,6 +156,20 @@ export async function openGranting(pool: pg.Pool): Promise<Granting> {
     commit: async (id, options) => {
       const [result] = await store.commitBatch(pool, workspace, [commitCommand(id, options)]);
       return result as store.CommitResult;
+    },
+    refuse: async (id, on = pool) => {
+      const row = await granting.row(id);
+      return await store.voidSpend(on, workspace, {
+        actor: { kind: "vault_key", id: String(row["vault_key_id"]) },
+        authorization: id,
+        attemptId: String(row["attempt_id"]),
+        evidence: "VENDOR_REFUSED",
+        vendorStatus: 402,
+        vendorReplayed: false,
+        vendorReference: "",
+        reason: "declined",
+        traceId: "",
+      });
     },
     row: async ({ spendKey, generation }) => {
       const { rows } = await pool.query<{ row: Record<string, unknown> }>(

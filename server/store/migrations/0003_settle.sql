@@ -369,6 +369,11 @@ begin
     a := null;
   elsif a.state = 'COMMITTED' then
     v_error := 'ALREADY_COMMITTED';
+  elsif p_evidence = 'OPERATOR' and p_actor_kind = 'operator' and a.state = 'HELD' and a.vendor_state = ''
+    and a.hold_expire_time > v_now
+  then
+    -- The attempt in the middle of its call will know more than anybody can say now.
+    v_error := 'STATE_NOT_ALLOWED';
   elsif a.state in ('HELD', 'IN_DOUBT') and p_actor_kind = 'vault_key' and a.attempt_id <> p_attempt_id
     -- A tombstone is a fact about the bound object, whoever has seen it.
     and (p_evidence = 'TOMBSTONE' and a.bind_time is not null and a.vendor_reference = p_vendor_reference) is not true
@@ -475,8 +480,20 @@ begin
 end
 $$;
 
--- Binds the vendor object of this generation; the first writer wins. A two-step binds before it confirms. A one-call
--- binds what it has sent, while that is in a known, unfinished state.
+-- Whether a vendor object has settled another authorization.
+create function holdfast.settles_another(p_row holdfast.authorizations, p_vendor_reference text) returns boolean
+language sql stable parallel safe
+as $$
+  select exists (
+    select from holdfast.vendor_charges c
+    where c.workspace_id = p_row.workspace_id and c.vendor = p_row.vendor and c.vendor_account = p_row.vendor_account
+      and c.vendor_reference = p_vendor_reference
+      and (c.spend_key, c.generation) <> (p_row.spend_key, p_row.generation)
+  )
+$$;
+
+-- Binds the vendor object of this generation; the first writer wins, and an object belongs to one spend. A two-step binds
+-- before it confirms. A one-call binds what it has sent, while that is in a known, unfinished state.
 create function holdfast.bind_vendor_reference(
   p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text,
   p_vendor_reference text, p_vendor_state text, p_follow_for interval, p_trace_id text
@@ -509,21 +526,29 @@ begin
   elsif a.attempt_id <> p_attempt_id then
     v_error := 'ATTEMPT_SUPERSEDED';
   else
-    update holdfast.authorizations t set
-        vendor_reference = p_vendor_reference, bind_time = coalesce(a.bind_time, v_now),
-        state = case when p_vendor_state <> '' then 'HELD' else a.state end,
-        in_doubt_time = case when p_vendor_state = '' then a.in_doubt_time end,
-        vendor_state = p_vendor_state,
-        follow_until_time = case when p_vendor_state <> '' then v_now + p_follow_for end,
-        -- The attempt has just looked itself: what was found before is over.
-        reconciliation_finding = null, reconciliation_first_time = null, reconciliation_time = null,
-        reconciliation_next_time = case when p_vendor_state <> '' then v_now + interval '1 minute' end,
-        reconciliation_count = 0, reconciliation_note = '', absent_since_time = null
-      where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
-    perform holdfast.append_audit(
-      p_workspace, v_now, case when a.bind_time is null then 'spend.bound' else 'spend.followed' end, 'vault_key',
-      p_vault_key_id, p_trace_id,
-      jsonb_build_object('vendor_reference', p_vendor_reference, 'vendor_state', p_vendor_state), a);
+    begin
+      update holdfast.authorizations t set
+          vendor_reference = p_vendor_reference, bind_time = coalesce(a.bind_time, v_now),
+          state = case when p_vendor_state <> '' then 'HELD' else a.state end,
+          in_doubt_time = case when p_vendor_state = '' then a.in_doubt_time end,
+          vendor_state = p_vendor_state,
+          follow_until_time = case when p_vendor_state <> '' then v_now + p_follow_for end,
+          -- The attempt has just looked itself: what was found before is over.
+          reconciliation_finding = null, reconciliation_first_time = null, reconciliation_time = null,
+          reconciliation_next_time = case when p_vendor_state <> '' then v_now + interval '1 minute' end,
+          reconciliation_count = 0, reconciliation_note = '', absent_since_time = null
+        where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
+      -- Looked at after the update: the spend that it belonged to may have settled while this one waited for it.
+      if holdfast.settles_another(a, p_vendor_reference) then
+        raise unique_violation;
+      end if;
+      perform holdfast.append_audit(
+        p_workspace, v_now, case when a.bind_time is null then 'spend.bound' else 'spend.followed' end, 'vault_key',
+        p_vault_key_id, p_trace_id,
+        jsonb_build_object('vendor_reference', p_vendor_reference, 'vendor_state', p_vendor_state), a);
+    exception when unique_violation then
+      v_error := 'REFERENCE_BOUND_ELSEWHERE';
+    end;
   end if;
   return query
     select v_error, t from (select 1) as one

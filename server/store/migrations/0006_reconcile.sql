@@ -1,5 +1,5 @@
 -- Writes down what asking the vendor has found where it settles nothing, and when to ask next. An object that is open is
--- bound, first writer wins, and followed. An attempt in the middle of its call is left alone. A vault key reports about
+-- bound, first writer wins, and followed; one that belongs to another spend changes nothing. An attempt in the middle of its call is left alone. A vault key reports about
 -- its own, the server's reconciler about everything at a vendor whose credential the workspace keeps.
 --
 -- Locks: the authorization.
@@ -32,32 +32,39 @@ begin
   elsif p_vendor_reference <> '' and a.vendor_reference <> p_vendor_reference then
     v_error := 'ALREADY_BOUND';
   else
-    if a.state = 'HELD' and holdfast.in_doubt_since(a, v_now) is not null then
-      -- The clock has decided it; the sweep has not been here yet.
-      perform holdfast.doubt_authorization(a, v_now);
-      perform holdfast.append_audit(
-        p_workspace, v_now, 'spend.in_doubt', 'server', 'sweep', p_trace_id, '{}', a, null, 'HOLD_EXPIRED');
-    end if;
-    update holdfast.authorizations t set
-        reconciliation_finding = p_finding, reconciliation_note = p_note, reconciliation_time = v_now,
-        reconciliation_first_time = coalesce(a.reconciliation_first_time, v_now),
-        reconciliation_count = a.reconciliation_count + 1,
-        reconciliation_next_time = holdfast.next_reconciliation(coalesce(a.reconciliation_first_time, v_now), v_now),
-        absent_since_time = case when p_finding = 'ABSENT' then coalesce(a.absent_since_time, v_now) end
-      where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
-    if p_vendor_reference <> '' then
+    begin
+      if a.state = 'HELD' and holdfast.in_doubt_since(a, v_now) is not null then
+        -- The clock has decided it; the sweep has not been here yet.
+        perform holdfast.doubt_authorization(a, v_now);
+        perform holdfast.append_audit(
+          p_workspace, v_now, 'spend.in_doubt', 'server', 'sweep', p_trace_id, '{}', a, null, 'HOLD_EXPIRED');
+      end if;
       update holdfast.authorizations t set
-          state = 'HELD', in_doubt_time = null, vendor_reference = p_vendor_reference,
-          bind_time = coalesce(t.bind_time, v_now), vendor_state = p_vendor_state,
-          -- An object that is followed already is not followed for longer than was promised.
-          follow_until_time = coalesce(t.follow_until_time, v_now + p_follow_for)
+          reconciliation_finding = p_finding, reconciliation_note = p_note, reconciliation_time = v_now,
+          reconciliation_first_time = coalesce(a.reconciliation_first_time, v_now),
+          reconciliation_count = a.reconciliation_count + 1,
+          reconciliation_next_time = holdfast.next_reconciliation(coalesce(a.reconciliation_first_time, v_now), v_now),
+          absent_since_time = case when p_finding = 'ABSENT' then coalesce(a.absent_since_time, v_now) end
         where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
-    end if;
-    perform holdfast.append_audit(
-      p_workspace, v_now, 'spend.reconciled', p_actor_kind, p_actor_id, p_trace_id,
-      jsonb_build_object(
-        'finding', p_finding, 'vendor_reference', p_vendor_reference, 'vendor_state', p_vendor_state, 'note', p_note,
-        'previous_state', a.state, 'bound', p_vendor_reference <> '' and a.vendor_reference is null), a);
+      if p_vendor_reference <> '' then
+        update holdfast.authorizations t set
+            state = 'HELD', in_doubt_time = null, vendor_reference = p_vendor_reference,
+            bind_time = coalesce(t.bind_time, v_now), vendor_state = p_vendor_state,
+            -- An object that is followed already is not followed for longer than was promised.
+            follow_until_time = coalesce(t.follow_until_time, v_now + p_follow_for)
+          where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
+        if holdfast.settles_another(a, p_vendor_reference) then
+          raise unique_violation;
+        end if;
+      end if;
+      perform holdfast.append_audit(
+        p_workspace, v_now, 'spend.reconciled', p_actor_kind, p_actor_id, p_trace_id,
+        jsonb_build_object(
+          'finding', p_finding, 'vendor_reference', p_vendor_reference, 'vendor_state', p_vendor_state, 'note', p_note,
+          'previous_state', a.state, 'bound', p_vendor_reference <> '' and a.vendor_reference is null), a);
+    exception when unique_violation then
+      v_error := 'REFERENCE_BOUND_ELSEWHERE';
+    end;
   end if;
   return query
     select v_error, t from (select 1) as one
