@@ -75,7 +75,10 @@ describe("other windows", () => {
     expect(await tryOne("a")).toBe("GRANTED");
     await clock.set("2126-01-01T00:00:00Z");
     const [denied] = await granting.authorize(asks({ customerId: "b" }));
-    expect(denied).toMatchObject({ rule: "CAP_HEADROOM", cap: { window: "", windowStart: undefined, windowEnd: undefined } });
+    expect(denied).toMatchObject({
+      rule: "CAP_HEADROOM",
+      cap: { window: "", windowStart: undefined, windowEnd: undefined },
+    });
   });
 
   test("BILLING_PERIOD counts per period of the spend, for keys that pin their periods", async () => {
