@@ -144,6 +144,17 @@ describe("a FIXED window", () => {
   });
 });
 
+test("a key that pins no billing periods leaves no counter behind for those that it invents", async () => {
+  await granting.cap("period", usd(100), { window: "BILLING_PERIOD" });
+  await granting.cap("trial", usd(100), { window: "BILLING_PERIOD", enforcement: "SHADOW", perCustomer: true });
+  const [decision] = await granting.authorize(asks({ billingPeriod: "invented" }));
+  expect(decision).toMatchObject({
+    rule: "BILLING_PERIOD_NOT_PINNED",
+    cap: { capId: "period", window: "invented", limit: usd(100).micros, committed: 0n, held: 0n },
+  });
+  expect(await granting.counters()).toEqual([]);
+});
+
 describe("a cap that counts spends", () => {
   test("counts each spend once, of any amount and currency", async () => {
     await granting.cap("three", 3);

@@ -150,10 +150,12 @@ begin
   from holdfast.matching_caps(p_workspace, p_requests, v_now) m
   where v_denied[m.ord] is null;
 
-  -- Every counter that a request draws on must exist before it can be locked.
+  -- Every counter that a request draws on must exist before it can be locked. Where its caller could invent the label,
+  -- nothing is drawn, and no row is left behind.
   insert into holdfast.counters (workspace_id, cap_id, window_label, subject)
     select distinct p_workspace, m.cap_id, m.label, m.subject
-    from unnest(m_caps, m_labels, m_subjects) as m (cap_id, label, subject)
+    from unnest(m_caps, m_labels, m_subjects, m_unpinned) as m (cap_id, label, subject, unpinned)
+    where not m.unpinned
     order by m.cap_id, m.label, m.subject
     on conflict (workspace_id, cap_id, window_label, subject) do nothing;
 
@@ -188,7 +190,7 @@ begin
   ) k;
 
   for r in
-    select x.*, m.counters, m.caps, m.labels, m.unpinned
+    select x.*, m.counters, m.caps, m.labels, m.subjects, m.unpinned
     from jsonb_to_recordset(p_requests) as x (
       ord integer, spend_key text, customer_id text, billing_period text, purpose text, vault_key_id text,
       vendor text, vendor_account text, endpoint text, currency text, amount_micros bigint, direction text,
@@ -199,7 +201,8 @@ begin
     )
     left join (
       select mc.ord, array_agg(k.i order by mc.cap_id) as counters, array_agg(mc.cap_id order by mc.cap_id) as caps,
-        array_agg(mc.label order by mc.cap_id) as labels, array_agg(mc.unpinned order by mc.cap_id) as unpinned
+        array_agg(mc.label order by mc.cap_id) as labels, array_agg(mc.subject order by mc.cap_id) as subjects,
+        array_agg(mc.unpinned order by mc.cap_id) as unpinned
       from unnest(m_ords, m_caps, m_labels, m_subjects, m_unpinned) as mc (ord, cap_id, label, subject, unpinned)
       left join unnest(v_caps, v_labels, v_subjects) with ordinality as k (cap_id, label, subject, i)
         on k.cap_id = mc.cap_id and k.label = mc.label and k.subject = mc.subject
@@ -403,10 +406,11 @@ begin
     for i in 1 .. coalesce(cardinality(r.counters), 0) loop
       v_counter := r.counters[i];
       if v_counter is null then
-        -- A cap whose counter could not be made or locked has no figures, and what has no figures denies.
+        -- A cap whose counter was not made or locked has no figures, and what has no figures denies.
         v_counter := cardinality(v_caps) + 1;
         r.counters[i] := v_counter;
-        v_caps[v_counter] := r.caps[i]; v_labels[v_counter] := r.labels[i]; v_subjects[v_counter] := '';
+        v_caps[v_counter] := r.caps[i]; v_labels[v_counter] := r.labels[i];
+        v_subjects[v_counter] := r.subjects[i];
         select c.* into v_cap from holdfast.caps c where c.workspace_id = p_workspace and c.cap_id = r.caps[i];
         v_limits[v_counter] := coalesce(v_cap.limit_micros, v_cap.limit_count);
         v_max[v_counter] := v_cap.max_per_spend_micros; v_currencies[v_counter] := v_cap.currency;
