@@ -370,7 +370,7 @@ create table holdfast.reconciliation_runs (
   constraint reconciliation_runs_pkey PRIMARY KEY (workspace_id, reconciliation_run_id),
   constraint reconciliation_runs_request_check CHECK ((((request_id IS NULL) = (request_sha256 IS NULL)) AND (request_id ~ '^[0-9a-f]{32}$'::text) AND (length(request_sha256) = 32))),
   constraint reconciliation_runs_state_check CHECK (((state = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'DONE'::text, 'FAILED'::text])) AND ((state = ANY (ARRAY['DONE'::text, 'FAILED'::text])) = (finish_time IS NOT NULL)))),
-  constraint reconciliation_runs_time_check CHECK ((start_time < end_time)),
+  constraint reconciliation_runs_time_check CHECK (((start_time < end_time) AND ((end_time - start_time) <= '366 days'::interval))),
   constraint reconciliation_runs_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
 );
 
@@ -529,6 +529,8 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 -- function holdfast.advance_reconciliation_run(p_workspace text, p_run text, p_from jsonb, p_to jsonb, p_state text, p_message text, p_counts jsonb, p_differences jsonb, p_matches jsonb) returns boolean
 
 -- function holdfast.append_audit(p_workspace text, p_time timestamp with time zone, p_kind text, p_actor_kind text, p_actor_id text, p_trace_id text, p_detail jsonb, p_authorization authorizations, p_disposition text, p_reason text) returns void
+
+-- function holdfast.append_refusal(p_workspace text, p_time timestamp with time zone, p_call text, p_actor_kind text, p_actor_id text, p_trace_id text, p_spend_key text, p_generation integer, p_row authorizations, p_reason text) returns void
 
 -- function holdfast.authorize_batch(p_workspace text, p_requests jsonb) returns TABLE(ord integer, disposition text, error_reason text, differing_fields text[], visible boolean, may_have_been_sent boolean, retry_after_ms bigint, failed_generation integer, rule text, cap_id text, window_label text, window_start timestamp with time zone, window_end timestamp with time zone, cap_limit bigint, cap_committed numeric, cap_held numeric, cap_currency text, draws jsonb, kill_switch text, kill_switch_target text, authorization_row authorizations)
 

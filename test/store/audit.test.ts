@@ -147,6 +147,21 @@ describe("a change is one event", () => {
     expect(await added(contradicting)).toEqual([]);
   });
 
+  test.each([
+    ["bind pi_1", "spend.bind_refused"],
+    ["report unknown", "spend.report_refused"],
+    ["void, never sent, other attempt", "spend.void_refused"],
+    ["report, absent", "spend.reconcile_refused"],
+    ["increase to 12", "spend.increase_refused"],
+    ["resolve, voided", "spend.resolve_refused"],
+  ] as const)("also of a refusal that changes nothing: %s", async (name, kind) => {
+    const one = await subject("TWO_STEP");
+    if (kind !== "spend.resolve_refused") await granting.commit(one.authorization);
+    const found = await added(() => operations[name](one));
+    expect(found).toMatchObject([{ kind, disposition: null }]);
+    expect(found[0]?.reason).toMatch(/^(ALREADY_COMMITTED|STATE_NOT_ALLOWED)$/);
+  });
+
   test("of an over-commit, which says so", async () => {
     const { authorization } = await subject();
     expect(await added(() => granting.commit(authorization, { amount: usd(12), traceId }))).toMatchObject([

@@ -343,6 +343,18 @@ as $$
   select case when p_reason is null then '{}' else jsonb_build_object('resolution', true, 'note', p_reason) end
 $$;
 
+-- One event of a call that was refused and changed nothing, so that an auditor sees that it was tried.
+create function holdfast.append_refusal(
+  p_workspace text, p_time timestamptz, p_call text, p_actor_kind text, p_actor_id text, p_trace_id text,
+  p_spend_key text, p_generation integer, p_row holdfast.authorizations, p_reason text
+) returns void
+language sql volatile
+as $$
+  select holdfast.append_audit(
+    p_workspace, p_time, 'spend.' || p_call || '_refused', p_actor_kind, p_actor_id, p_trace_id,
+    jsonb_build_object('authorization', p_spend_key || '-' || p_generation), p_row, null, p_reason)
+$$;
+
 -- Voids an authorization on evidence. Evidence that proves nothing makes it IN_DOUBT and is refused; absence that is not
 -- proven yet is refused and changes nothing, for it is asked about again.
 create function holdfast.void_spend(
@@ -419,6 +431,10 @@ begin
         v_error);
     end if;
   end if;
+  if v_error <> 'EVIDENCE_INSUFFICIENT' or (v_error is not null and p_evidence = 'ABSENT_AFTER_QUARANTINE') then
+    perform holdfast.append_refusal(
+      p_workspace, v_now, 'void', p_actor_kind, p_actor_id, p_trace_id, p_spend_key, p_generation, a, v_error);
+  end if;
   return query
     select v_error, t from (select 1) as one
     left join holdfast.authorizations t
@@ -472,6 +488,10 @@ begin
     perform holdfast.append_audit(
       p_workspace, v_now, 'spend.in_doubt', 'vault_key', p_vault_key_id, p_trace_id,
       jsonb_build_object('note', p_reason), a, null, 'REPORTED_UNKNOWN');
+  end if;
+  if v_error is not null then
+    perform holdfast.append_refusal(
+      p_workspace, v_now, 'report', 'vault_key', p_vault_key_id, p_trace_id, p_spend_key, p_generation, a, v_error);
   end if;
   return query
     select v_error, t from (select 1) as one
@@ -549,6 +569,10 @@ begin
     exception when unique_violation then
       v_error := 'REFERENCE_BOUND_ELSEWHERE';
     end;
+  end if;
+  if v_error is not null then
+    perform holdfast.append_refusal(
+      p_workspace, v_now, 'bind', 'vault_key', p_vault_key_id, p_trace_id, p_spend_key, p_generation, a, v_error);
   end if;
   return query
     select v_error, t from (select 1) as one

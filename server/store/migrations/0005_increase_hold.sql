@@ -129,6 +129,10 @@ begin
     end if;
   end if;
 
+  if v_error is not null then
+    perform holdfast.append_refusal(
+      p_workspace, v_now, 'increase', 'vault_key', p_vault_key_id, p_trace_id, p_spend_key, p_generation, a, v_error);
+  end if;
   return query
     select v_error, v_rule, d.cap_id, d.window_label, holdfast.window_start(c, d.window_label),
       holdfast.window_end(c, d.window_label), d.limit_micros, coalesce(d.committed_micros, 0),

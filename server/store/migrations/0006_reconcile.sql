@@ -66,6 +66,10 @@ begin
       v_error := 'REFERENCE_BOUND_ELSEWHERE';
     end;
   end if;
+  if v_error is not null then
+    perform holdfast.append_refusal(
+      p_workspace, v_now, 'reconcile', p_actor_kind, p_actor_id, p_trace_id, p_spend_key, p_generation, a, v_error);
+  end if;
   return query
     select v_error, t from (select 1) as one
     left join holdfast.authorizations t
@@ -121,6 +125,8 @@ begin
         p_reason, p_trace_id) as f;
     return;
   end if;
+  perform holdfast.append_refusal(
+    p_workspace, v_now, 'resolve', 'operator', p_operator_id, p_trace_id, p_spend_key, p_generation, a, v_error);
   return query select v_error, v_left, a;
 end
 $$;
