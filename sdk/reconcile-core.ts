@@ -175,7 +175,9 @@ async function commit<Row extends Reconcilable>(
   { id, note }: Seen,
 ): Promise<ReconcileStep> {
   const money = verdict.kind === "charged" ? moneyFrom(verdict.minor, verdict.currency) : row.held;
-  if (money === undefined) return stepOf(row, "unclear", `${note}: an amount that is none`, id);
+  if (money === undefined) {
+    return report(desk, row, "unclear", { finding: "UNCLEAR", note: `${note}: ${id} has an amount that is none` });
+  }
   const refusal = await desk.commit(row, money, id);
   if (refusal === undefined) return { ...stepOf(row, "committed", note, id), money };
   if (!CONTRADICTIONS.has(refusal)) return skipped(row, refusal);

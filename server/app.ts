@@ -2,12 +2,15 @@ import { randomBytes } from "node:crypto";
 import type { ConnectRouter } from "@connectrpc/connect";
 import { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
 import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
+import { metrics } from "@opentelemetry/api";
 import type pg from "pg";
 import pino from "pino";
 import type { Config } from "./config.ts";
 import { HoldfastError } from "./domain/errors.ts";
 import type { AuthorizeCommand, AuthorizeDecision, CommitCommand } from "./domain/spend.ts";
 import { auditMethods } from "./rpc/audit.ts";
+import { createFigures, type Figures } from "./figures.ts";
+import { describeError } from "./log-error.ts";
 import { createLogDestination } from "./log-destination.ts";
 import { authGate, principalInterceptor, tokenHash, type TokenOwner } from "./rpc/auth.ts";
 import { authorizationMethods } from "./rpc/authorizations.ts";
@@ -22,11 +25,13 @@ import { startListener } from "./rpc/listener.ts";
 import type { TlsSettings } from "./rpc/listener-tls.ts";
 import { operatorMethods } from "./rpc/operators.ts";
 import { reconcileMethods } from "./rpc/reconcile.ts";
+import { reconciliationRunMethods } from "./rpc/reconciliation-runs.ts";
 import { resolveMethods } from "./rpc/resolve.ts";
 import { spendMethods } from "./rpc/spend.ts";
 import { createHealth, createReflection, type HealthSwitch } from "./rpc/standard.ts";
 import { traceGate, traceInterceptor } from "./rpc/trace.ts";
 import { validationInterceptor, warmUpValidation } from "./rpc/validate.ts";
+import { vendorCredentialMethods } from "./rpc/vendor-credentials.ts";
 import { vaultKeyChangeMethods } from "./rpc/vault-key-changes.ts";
 import { vaultKeyMethods } from "./rpc/vault-keys.ts";
 import { checkDatabase, checkServer } from "./store/check-database.ts";
@@ -46,6 +51,7 @@ import { vaultKeySecrets } from "./store/vault-key.ts";
 import { createVaultKeyUses, type VaultKeyUses } from "./store/vault-key-use.ts";
 import { ensureWorkspace } from "./store/workspace.ts";
 import { startTelemetry } from "./telemetry.ts";
+import { openVendors, type Vendors } from "./vendor/vendors.ts";
 
 export interface AppOptions {
   /** Instead of the database of the configuration: one that a test has started. */
@@ -87,19 +93,29 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     const telemetry = startTelemetry({
       serviceName: "holdfast",
       ...(config.otlpEndpoint === undefined ? {} : { otlpEndpoint: config.otlpEndpoint }),
+      metricIntervalMs: config.metricIntervalMs,
     });
     closers.push(() => telemetry.shutdown());
     const instance = createInstanceWatch((problem) => logInstance(log, problem));
     const pool = await openDatabase(config, options, { log, closers, instance });
     await bootstrap(pool, config, log);
+    const vendors = await openVendors(pool, config);
     warmUpValidation(services);
     const health = createHealth(services);
     const uses = createVaultKeyUses();
     closers.push(() => uses.write(pool));
     const authorizations = authorizeQueue(pool, config, uses);
-    const commits = commitQueue(pool, config);
+    const figures = createFigures(pool);
+    closers.push(() => Promise.resolve(figures.close()));
+    const commits = commitQueue(pool, config, figures);
     const rehearse = rehearsal(pool, boundedBy(config, "dry runs"));
     closers.push(async () => void (await Promise.all([authorizations.idle(), commits.idle()])));
+    closers.push(() => vendors.stop());
+    vendors.start({
+      commits,
+      meter: metrics.getMeter("holdfast"),
+      onError: (error) => log.warn({ err: error }, "a reconciliation failed; it is tried again"),
+    });
     const tls = securedBy(config, { log, closers });
     const sweep = startSweep({
       database: pool,
@@ -118,7 +134,15 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
       host: config.host,
       port: config.port,
       ...(tls === undefined ? {} : { tls }),
-      routes: routesOf(pool, { authorizations, commits, rehearse, health, random: options.random ?? randomBytes, log }),
+      routes: routesOf(pool, {
+        authorizations,
+        commits,
+        rehearse,
+        vendors,
+        health,
+        random: options.random ?? randomBytes,
+        log,
+      }),
       interceptors: [traceInterceptor(), errorInterceptor(log), principalInterceptor(), validationInterceptor()],
       requestGate: traceGate(authGate({ lookupToken: ownersOf(refusing(pool), config), log })),
       log,
@@ -134,20 +158,6 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     await close();
     throw error;
   }
-}
-
-/** Only what helps: a driver's error carries its whole connection, statements and settings included. */
-function describeError(error: unknown): object {
-  if (!(error instanceof Error)) return { message: String(error) };
-  const { name, message, stack, cause } = error;
-  const code = (error as NodeJS.ErrnoException).code;
-  return {
-    name,
-    message,
-    stack,
-    ...(code === undefined ? {} : { code }),
-    ...(cause === undefined ? {} : { cause: describeError(cause) }),
-  };
 }
 
 async function closeInTurn(closers: readonly (() => Promise<void>)[], log: pino.Logger): Promise<void> {
@@ -249,10 +259,14 @@ function queueLimits({ batchMax, queueMax, poolSize }: Config) {
   return { classify: batchRemedy, translate: refusalFor, batchMax, queueMax, sideMax, stalledMs };
 }
 
-function commitQueue(pool: pg.Pool, config: Config): CommitQueue {
+function commitQueue(pool: pg.Pool, config: Config, figures: Figures): CommitQueue {
   return new GroupCommit({
     name: "commit",
-    run: (workspace, commands) => commitBatch(pool, workspace, commands),
+    run: async (workspace, commands) => {
+      const results = await commitBatch(pool, workspace, commands);
+      figures.overCommitted(workspace, results.filter(({ overCommitted }) => overCommitted).length);
+      return results;
+    },
     keysOf: ({ actor, authorization }) => [actor.id, `${actor.id}\n${authorization.spendKey}`],
     ...queueLimits(config),
   });
@@ -262,13 +276,14 @@ interface RouteParts {
   readonly authorizations: AuthorizeQueue;
   readonly commits: CommitQueue;
   readonly rehearse: Rehearse;
+  readonly vendors: Vendors;
   readonly health: HealthSwitch;
   readonly random: (size: number) => Uint8Array;
   readonly log: pino.Logger;
 }
 
 function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => void {
-  const { authorizations, commits, rehearse, health, random, log } = parts;
+  const { authorizations, commits, rehearse, vendors, health, random, log } = parts;
   const database = refusing(pool);
   const changePolicy = createChangePolicy(async (work) => {
     try {
@@ -295,6 +310,8 @@ function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => 
       ...contradictionMethods(database),
       ...leaseAdminMethods(database),
       ...auditMethods(database),
+      ...vendorCredentialMethods({ database, changePolicy, cipher: vendors.cipher, tryOut: vendors.tryOut }),
+      ...reconciliationRunMethods(database, changePolicy, random),
     });
     health.routes(router);
     createReflection(services)(router);

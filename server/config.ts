@@ -1,3 +1,4 @@
+import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
 import type { TlsFiles } from "./rpc/certificates.ts";
 import { exitCodes, StartupError } from "./startup-error.ts";
@@ -29,7 +30,17 @@ export interface Config {
   /** A replaced `holdfast.clock()` is accepted only where the money is not real. */
   readonly alteredClock: "refused" | "allowed";
   readonly otlpEndpoint?: string;
+  readonly metricIntervalMs: number;
   readonly shutdownGraceMs: number;
+  /** The keys that encrypt stored vendor credentials, 32 bytes each. */
+  readonly credentialKeys?: { readonly current: Uint8Array; readonly previous: Uint8Array | undefined };
+  /** Where Stripe is: scheme, host and port. */
+  readonly stripeOrigin: string;
+  readonly reconcileIntervalMs: number;
+  /** Reads of a vendor per second and credential. */
+  readonly reconcileReadsPerSecond: number;
+  /** How many reads of a vendor one authorization may cost at a time. */
+  readonly reconcileReadsPerAuthorization: number;
   /** The files that secure the port; cleartext without them. */
   readonly tls?: TlsFiles;
 }
@@ -122,6 +133,7 @@ export function readConfig(env: Environment, args: readonly string[]): Config {
     remedy: "set an address or a host name to listen on, without a port.",
   });
   const tls = readTls(settings, host);
+  const credentialKeys = readCredentialKeys(settings);
   const config: Config = {
     database,
     host,
@@ -136,6 +148,24 @@ export function readConfig(env: Environment, args: readonly string[]): Config {
     preparedStatements: settings.oneOf("HOLDFAST_PREPARED_STATEMENTS", ["true", "false"], "true") === "true",
     alteredClock: settings.oneOf("HOLDFAST_ALTERED_CLOCK", ["refused", "allowed"], "refused"),
     ...(otlpEndpoint === undefined ? {} : { otlpEndpoint }),
+    metricIntervalMs: settings.integer("OTEL_METRIC_EXPORT_INTERVAL", { fallback: 60_000, min: 100, max: 3_600_000 }),
+    ...(credentialKeys === undefined ? {} : { credentialKeys }),
+    stripeOrigin: readStripeOrigin(settings),
+    reconcileIntervalMs: settings.integer("HOLDFAST_RECONCILE_INTERVAL_MS", {
+      fallback: 5000,
+      min: 10,
+      max: 3_600_000,
+    }),
+    reconcileReadsPerSecond: settings.integer("HOLDFAST_RECONCILE_READS_PER_SECOND", {
+      fallback: 5,
+      min: 1,
+      max: 1000,
+    }),
+    reconcileReadsPerAuthorization: settings.integer("HOLDFAST_RECONCILE_READS_PER_AUTHORIZATION", {
+      fallback: 100,
+      min: 1,
+      max: 100_000,
+    }),
     shutdownGraceMs: settings.integer("HOLDFAST_SHUTDOWN_GRACE_MS", { fallback: 10_000, min: 0, max: 600_000 }),
     ...(tls === undefined ? {} : { tls }),
   };
@@ -185,6 +215,61 @@ function readOperatorToken(settings: Settings, workspace: string): string | unde
     );
   }
   return token;
+}
+
+const stripeOriginDefault = "https://api.stripe.com";
+
+/** Only a server's own setting can lead the vendor's secret to another place, and never without TLS to another machine. */
+function readStripeOrigin(settings: Settings): string {
+  const text = settings.text("HOLDFAST_STRIPE_ORIGIN");
+  if (text === undefined) return stripeOriginDefault;
+  const url = URL.parse(text);
+  const isOrigin = url !== null && [url.origin, `${url.origin}/`].includes(text);
+  const isSafe =
+    url?.protocol === "https:" || (url?.protocol === "http:" && loopback.test(url.hostname.replace(/^\[|\]$/g, "")));
+  if (isOrigin && isSafe) return url.origin;
+  settings.problems.push(
+    "HOLDFAST_STRIPE_ORIGIN is not an origin that a secret may be sent to; set https://host[:port] without a path " +
+      `(http only on this machine), or unset it for ${stripeOriginDefault}.`,
+  );
+  return stripeOriginDefault;
+}
+
+function readCredentialKeys(settings: Settings): NonNullable<Config["credentialKeys"]> | undefined {
+  const text = settings.text("HOLDFAST_CREDENTIAL_KEY");
+  const file = settings.text("HOLDFAST_CREDENTIAL_KEY_FILE");
+  const previous = settings.text("HOLDFAST_CREDENTIAL_KEY_PREVIOUS");
+  if (text !== undefined && file !== undefined) {
+    settings.problems.push("HOLDFAST_CREDENTIAL_KEY and HOLDFAST_CREDENTIAL_KEY_FILE are both set; set one of them.");
+  }
+  const current = text === undefined ? readKeyFile(settings, file) : readKey(settings, "HOLDFAST_CREDENTIAL_KEY", text);
+  const before = previous === undefined ? undefined : readKey(settings, "HOLDFAST_CREDENTIAL_KEY_PREVIOUS", previous);
+  if (text === undefined && file === undefined && previous !== undefined) {
+    settings.problems.push("HOLDFAST_CREDENTIAL_KEY_PREVIOUS is set without HOLDFAST_CREDENTIAL_KEY; set both.");
+  }
+  return current === undefined ? undefined : { current, previous: before };
+}
+
+function readKeyFile(settings: Settings, file: string | undefined): Uint8Array | undefined {
+  if (file === undefined) return undefined;
+  try {
+    return readKey(settings, "HOLDFAST_CREDENTIAL_KEY_FILE", readFileSync(file, "utf8").trim());
+  } catch (error) {
+    const code = (error as NodeJS.ErrnoException).code ?? "it cannot be read";
+    settings.problems.push(
+      `HOLDFAST_CREDENTIAL_KEY_FILE cannot be read (${code}); name a file with the key in base64.`,
+    );
+    return undefined;
+  }
+}
+
+function readKey(settings: Settings, name: string, text: string): Uint8Array | undefined {
+  const key = /^[A-Za-z0-9+/]{43}=?$/.test(text) ? Buffer.from(text, "base64") : Buffer.alloc(0);
+  if (key.length === 32) return key;
+  settings.problems.push(
+    `${name} is not a key; set 32 random bytes in base64, as "openssl rand -base64 32" prints them.`,
+  );
+  return undefined;
 }
 
 const loopback = /^(127(\.[0-9]{1,3}){3}|::1|localhost)$/;

@@ -20,6 +20,7 @@
  * | 84 | oldPostgres | Postgres is older than version 15 |
  * | 85 | folderInUse | another server runs on the same data folder |
  * | 86 | auditAhead | the audit log is ahead of the transaction counter of a cluster that it was loaded into |
+ * | 87 | credentialKey | the server's key does not open a stored vendor credential |
  */
 export const exitCodes = {
   ok: 0,
@@ -38,6 +39,7 @@ export const exitCodes = {
   oldPostgres: 84,
   folderInUse: 85,
   auditAhead: 86,
+  credentialKey: 87,
 } as const;
 
 export type StartupErrorCode = Exclude<keyof typeof exitCodes, "ok" | "bug">;

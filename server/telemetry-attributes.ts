@@ -9,4 +9,17 @@ export const attribute = {
   errorReason: "holdfast.error_reason",
   batchSize: "holdfast.batch.size",
   poolMistake: "holdfast.pool.mistake",
+  vendor: "holdfast.vendor",
+  outcome: "holdfast.outcome",
+} as const;
+
+/** The name of every metric. */
+export const metric = {
+  inDoubt: "holdfast.in_doubt.count",
+  inDoubtOldestAge: "holdfast.in_doubt.oldest_age",
+  openContradictions: "holdfast.contradictions.open",
+  reconcileLag: "holdfast.reconcile.lag",
+  reconcilerReads: "holdfast.reconciler.reads",
+  reconcilerSettlements: "holdfast.reconciler.settlements",
+  overCommits: "holdfast.over_commits",
 } as const;

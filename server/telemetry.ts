@@ -1,17 +1,23 @@
-import { context, propagation, trace } from "@opentelemetry/api";
+import { context, metrics, propagation, trace } from "@opentelemetry/api";
 import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
 import { W3CTraceContextPropagator } from "@opentelemetry/core";
+import { OTLPMetricExporter } from "@opentelemetry/exporter-metrics-otlp-proto";
 import { OTLPTraceExporter } from "@opentelemetry/exporter-trace-otlp-proto";
 import { resourceFromAttributes } from "@opentelemetry/resources";
+import { MeterProvider, type MetricReader, PeriodicExportingMetricReader } from "@opentelemetry/sdk-metrics";
 import { BatchSpanProcessor, type SpanExporter, TracerProvider } from "@opentelemetry/sdk-trace";
 import { ATTR_SERVICE_NAME } from "@opentelemetry/semantic-conventions";
 
 export interface TelemetryOptions {
   readonly serviceName: string;
-  /** Base address of an OTLP/HTTP collector, for example "http://localhost:4318"; "/v1/traces" is appended. */
+  /** Base address of an OTLP/HTTP collector, for example "http://localhost:4318"; "/v1/traces" and "/v1/metrics" are appended. */
   readonly otlpEndpoint?: string;
+  /** How often metrics are exported; 60 s unless told. */
+  readonly metricIntervalMs?: number;
   /** Instead of an endpoint, for tests. */
   readonly exporter?: SpanExporter;
+  /** Instead of an endpoint, for tests. */
+  readonly metricReader?: MetricReader;
 }
 
 export interface Telemetry {
@@ -51,11 +57,21 @@ export function startTelemetry(options: TelemetryOptions): Telemetry {
           ],
         });
   if (provider !== undefined) trace.setGlobalTracerProvider(provider);
+  const reader = options.metricReader ?? metricReaderFor(options);
+  const meters =
+    reader === undefined
+      ? undefined
+      : new MeterProvider({
+          resource: resourceFromAttributes({ [ATTR_SERVICE_NAME]: options.serviceName }),
+          readers: [reader],
+        });
+  if (meters !== undefined) metrics.setGlobalMeterProvider(meters);
 
   return {
     async shutdown() {
-      if (provider !== undefined) await within(provider.shutdown(), shutdownMs);
+      await within(Promise.all([provider?.shutdown(), meters?.shutdown()]), shutdownMs);
       trace.disable();
+      metrics.disable();
       propagation.disable();
       context.disable();
     },
@@ -66,6 +82,16 @@ function exporterFor(endpoint: string | undefined): SpanExporter | undefined {
   if (endpoint === undefined) return undefined;
   const url = `${endpoint.replace(/\/+$/, "")}/v1/traces`;
   return new OTLPTraceExporter({ url, timeoutMillis: 5_000, concurrencyLimit: 2 });
+}
+
+function metricReaderFor({ otlpEndpoint, metricIntervalMs = 60_000 }: TelemetryOptions): MetricReader | undefined {
+  if (otlpEndpoint === undefined) return undefined;
+  const url = `${otlpEndpoint.replace(/\/+$/, "")}/v1/metrics`;
+  return new PeriodicExportingMetricReader({
+    exporter: new OTLPMetricExporter({ url, timeoutMillis: 5_000, concurrencyLimit: 2 }),
+    exportIntervalMillis: metricIntervalMs,
+    exportTimeoutMillis: Math.min(5_000, metricIntervalMs),
+  });
 }
 
 /** A collector that is gone must not keep the process alive, and what it did not take is lost on purpose. */

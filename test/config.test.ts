@@ -28,7 +28,12 @@ test("an empty environment gives an embedded database in the working folder and 
     sweepIntervalMs: 5000,
     preparedStatements: true,
     alteredClock: "refused",
+    metricIntervalMs: 60_000,
     shutdownGraceMs: 10_000,
+    stripeOrigin: "https://api.stripe.com",
+    reconcileIntervalMs: 5000,
+    reconcileReadsPerSecond: 5,
+    reconcileReadsPerAuthorization: 100,
   } satisfies Config);
 });
 
@@ -53,6 +58,13 @@ test("every variable is read", () => {
       HOLDFAST_TLS_CLIENT_CA_FILE: "/tls/ca.crt",
       HOLDFAST_TLS_MIN_VERSION: "TLSv1.3",
       OTEL_EXPORTER_OTLP_ENDPOINT: "http://collector:4318",
+      OTEL_METRIC_EXPORT_INTERVAL: "1000",
+      HOLDFAST_CREDENTIAL_KEY: Buffer.alloc(32, 1).toString("base64"),
+      HOLDFAST_CREDENTIAL_KEY_PREVIOUS: Buffer.alloc(32, 2).toString("base64"),
+      HOLDFAST_STRIPE_ORIGIN: "http://127.0.0.1:4010",
+      HOLDFAST_RECONCILE_INTERVAL_MS: "20",
+      HOLDFAST_RECONCILE_READS_PER_SECOND: "50",
+      HOLDFAST_RECONCILE_READS_PER_AUTHORIZATION: "7",
       OTEL_SERVICE_NAME: "anything",
       PATH: "/bin",
     },
@@ -72,6 +84,12 @@ test("every variable is read", () => {
     preparedStatements: false,
     alteredClock: "allowed",
     otlpEndpoint: "http://collector:4318",
+    metricIntervalMs: 1000,
+    credentialKeys: { current: Buffer.alloc(32, 1), previous: Buffer.alloc(32, 2) },
+    stripeOrigin: "http://127.0.0.1:4010",
+    reconcileIntervalMs: 20,
+    reconcileReadsPerSecond: 50,
+    reconcileReadsPerAuthorization: 7,
     shutdownGraceMs: 1,
     tls: {
       certFile: "/tls/tls.crt",
@@ -101,6 +119,39 @@ describe("a port that other machines reach", () => {
     ["a client authority without a certificate", { HOLDFAST_TLS_CLIENT_CA_FILE: "/a" }],
   ])("is not secured by %s", (_, env) => {
     expect(refusal(env).message).toMatch(/HOLDFAST_TLS_CERT_FILE/);
+  });
+});
+
+describe("where a vendor's secret is sent to, and what encrypts it", () => {
+  test.each([
+    "http://stripe.internal",
+    "http://169.254.169.254",
+    "https://u:p@host",
+    "https://host/v1",
+    "http:/x",
+    "ftp://127.0.0.1",
+    "127.0.0.1:80",
+  ])("is not %s", (origin) => {
+    expect(refusal({ HOLDFAST_STRIPE_ORIGIN: origin }).message).toMatch(/HOLDFAST_STRIPE_ORIGIN is not an origin/);
+  });
+
+  test.each(["https://stripe-mock.internal:8443", "http://localhost:4010", "http://[::1]:4010"])(
+    "may be %s",
+    (origin) => {
+      expect(readConfig({ HOLDFAST_STRIPE_ORIGIN: origin }, []).stripeOrigin).toBe(origin);
+    },
+  );
+
+  test.each([
+    { HOLDFAST_CREDENTIAL_KEY: "c2hvcnQ=" },
+    { HOLDFAST_CREDENTIAL_KEY: "x".repeat(44) },
+    { HOLDFAST_CREDENTIAL_KEY_FILE: "/nowhere/key" },
+    { HOLDFAST_CREDENTIAL_KEY_PREVIOUS: Buffer.alloc(32, 2).toString("base64") },
+    { HOLDFAST_CREDENTIAL_KEY: Buffer.alloc(32).toString("base64"), HOLDFAST_CREDENTIAL_KEY_FILE: "/nowhere/key" },
+  ])("is refused where it is no key, without repeating it: %j", (env) => {
+    const { message } = refusal(env);
+    expect(message).toContain("HOLDFAST_CREDENTIAL_KEY");
+    for (const value of Object.values(env)) if (!value.startsWith("/")) expect(message).not.toContain(value);
   });
 });
 

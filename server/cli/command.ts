@@ -11,6 +11,8 @@ export interface CommandContext {
   /** Resolves after that many milliseconds, or at once where the command is to end. */
   readonly wait: (ms: number) => Promise<void>;
   readonly ended: () => boolean;
+  /** Says on a terminal how far it is; nothing elsewhere. */
+  readonly progress: (text: string) => void;
 }
 
 /** Adds a group of commands. */

@@ -13,12 +13,13 @@ import { keyCommands } from "./keys.ts";
 import { killCommands } from "./kill.ts";
 import { leaseCommands } from "./leases.ts";
 import { operatorCommands } from "./operators.ts";
+import { reconcileCommand } from "./reconcile.ts";
 
 /** What a command reads and writes; a test gives its own. */
 export interface CommandLine {
   readonly env: Readonly<Record<string, string | undefined>>;
   readonly out: { write(text: string): unknown; readonly columns?: number };
-  readonly err: { write(text: string): unknown };
+  readonly err: { write(text: string): unknown; readonly isTTY?: boolean };
   readonly input: () => Promise<string>;
   /** Ends a command that goes on by itself. */
   readonly signal?: AbortSignal;
@@ -36,6 +37,7 @@ const groups: readonly CommandGroup[] = [
   auditCommands,
   operatorCommands,
   credentialCommands,
+  reconcileCommand,
   doctorCommand,
 ];
 
@@ -118,6 +120,9 @@ function contextOf(program: Command, line: CommandLine, opened: (connection: Con
         });
       }),
     ended: () => line.signal?.aborted === true,
+    progress: (text) => {
+      if (line.err.isTTY === true) line.err.write(`${text}\n`);
+    },
   };
 }
 

@@ -79,7 +79,12 @@ async function startReplica(connection: pg.ClientConfig, dataFolder: string): Pr
     sweepIntervalMs: hour,
     preparedStatements: true,
     alteredClock: "allowed",
+    metricIntervalMs: hour,
     shutdownGraceMs: 1_000,
+    stripeOrigin: "https://api.stripe.com",
+    reconcileIntervalMs: hour,
+    reconcileReadsPerSecond: 5,
+    reconcileReadsPerAuthorization: 100,
   };
   return await startApp(config, { connection, fsyncOff: "allowed" });
 }

@@ -63,7 +63,11 @@ const paymentRoutes: Routes = [
   ["POST", "/v1/payment_intents/:id/verify_microdeposits", verifyMicrodeposits],
 ];
 
+/** Whose secret it is. */
+const retrieveAccount: Endpoint = ({ account }) => ({ run: () => ({ id: account.id, object: "account" }) });
+
 const customerRoutes: Routes = [
+  ["GET", "/v1/account", retrieveAccount],
   ["POST", "/v1/customers", createCustomer],
   ["GET", "/v1/customers", listCustomers],
   ["GET", "/v1/customers/:id", retrieveCustomer],
