@@ -268,7 +268,7 @@ begin
       elsif v_counted > v_before or v_places > v_places_before then
         -- More than was known when it was closed, if it was.
         update holdfast.contradictions c set
-            amount_micros = r.amount_micros, counted_micros = greatest(v_counted, v_before),
+            amount_micros = r.amount_micros, currency = r.currency, counted_micros = greatest(v_counted, v_before),
             counted_spends = greatest(v_places, v_places_before), close_time = null, close_reason = null
           where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
             and c.vendor_reference = r.vendor_reference and c.spend_key = a.spend_key and c.generation = a.generation;
