@@ -233,6 +233,37 @@ export interface RevokeVaultKey {
   readonly key: string;
 }
 
+/** Changes these two fields of a key's policy and nothing else. */
+export interface UpdateVaultKey {
+  readonly op: "updateVaultKey";
+  readonly key: string;
+  readonly purposes: readonly string[];
+  readonly maxPerSpend: { readonly currency: string; readonly amount: bigint } | null;
+}
+
+/** A new secret; the system goes on with it. */
+export interface RotateVaultKey {
+  readonly op: "rotateVaultKey";
+  readonly key: string;
+}
+
+/** What a kill switch stops; the workspace has no name. */
+export interface SwitchTarget {
+  readonly kind: "WORKSPACE" | "VENDOR" | "CUSTOMER";
+  readonly name: string;
+}
+
+export interface EngageSwitch {
+  readonly op: "engageSwitch";
+  readonly target: SwitchTarget;
+}
+
+/** Releases the switch that was engaged last on a target. */
+export interface ReleaseSwitch {
+  readonly op: "releaseSwitch";
+  readonly target: SwitchTarget;
+}
+
 export interface SetClock {
   readonly op: "setClock";
   readonly now: number;
@@ -263,6 +294,10 @@ export type Command =
   | CreateVaultKey
   | SuspendVaultKey
   | RevokeVaultKey
+  | UpdateVaultKey
+  | RotateVaultKey
+  | EngageSwitch
+  | ReleaseSwitch
   | SetClock
   | Sweep;
 

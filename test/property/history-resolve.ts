@@ -7,6 +7,7 @@ import type {
   Fence,
   Identity,
   Settlement,
+  SwitchTarget,
   UpdateCap,
 } from "./command.ts";
 import { capIds, customers, dollar, endpoints, keyIds, leases, periods, purposes } from "./history-names.ts";
@@ -27,6 +28,12 @@ import { generations } from "./model.ts";
 import { nextEdge } from "./model-window.ts";
 import { latest, spendKey, type Generation, type World } from "./model-world.ts";
 
+const switchTargets: readonly SwitchTarget[] = [
+  { kind: "CUSTOMER", name: customers[0] },
+  { kind: "CUSTOMER", name: customers[1] },
+  { kind: "VENDOR", name: "stripe" },
+  { kind: "WORKSPACE", name: "" },
+];
 const leasePeriod = "2026-11";
 const at = <T>(list: readonly T[], i: number): T => list[i % list.length] as T;
 const attemptId = (n: number): string => createHash("sha256").update(`attempt ${n}`).digest("hex").slice(0, 32);
@@ -80,6 +87,19 @@ export function resolve(world: World, step: Step, log: readonly Command[]): Comm
     }
     case "revoke":
       return world.keys.has(at(keyIds, step.key)) ? { op: "revokeVaultKey", key: at(keyIds, step.key) } : null;
+    case "rotate":
+      return world.keys.has(at(keyIds, step.key)) ? { op: "rotateVaultKey", key: at(keyIds, step.key) } : null;
+    case "policy": {
+      const key = at(keyIds, step.key);
+      const { purposes: pinned, maxPerSpend } = step;
+      return world.keys.has(key) ? { op: "updateVaultKey", key, purposes: pinned, maxPerSpend } : null;
+    }
+    case "engage":
+      return { op: "engageSwitch", target: at(switchTargets, step.target) };
+    case "release": {
+      const target = [...world.switches.values()].toReversed()[step.back]?.target;
+      return target === undefined ? null : { op: "releaseSwitch", target };
+    }
     case "sweep":
       return { op: "sweep" };
     case "admin":

@@ -1,5 +1,14 @@
 import fc from "fast-check";
-import type { CreateCap, CreateVaultKey, Direction, Enforcement, Evidence, Finding, Settlement } from "./command.ts";
+import type {
+  CreateCap,
+  CreateVaultKey,
+  Direction,
+  Enforcement,
+  Evidence,
+  Finding,
+  Settlement,
+  UpdateVaultKey,
+} from "./command.ts";
 import { capRule } from "./history-cap.ts";
 import { mostly, often, small } from "./history-chance.ts";
 import { capIds, customers, dollar, endpoints, keyIds, periods } from "./history-names.ts";
@@ -126,6 +135,16 @@ export type Step =
   | { readonly kind: "archive"; readonly cap: number }
   | { readonly kind: "suspend" | "resume"; readonly key: number }
   | { readonly kind: "revoke"; readonly key: number }
+  | { readonly kind: "rotate"; readonly key: number }
+  | {
+      readonly kind: "policy";
+      readonly key: number;
+      readonly purposes: readonly string[];
+      readonly maxPerSpend: UpdateVaultKey["maxPerSpend"];
+    }
+  | { readonly kind: "engage"; readonly target: number }
+  /** Of those that were engaged, the newest being 0. */
+  | { readonly kind: "release"; readonly back: number }
   | { readonly kind: "sweep" }
   | { readonly kind: "admin"; readonly command: CreateCap | CreateVaultKey };
 
@@ -415,6 +434,23 @@ const step: fc.Arbitrary<Step> = fc.oneof(
     }),
   },
   { weight: 1, arbitrary: fc.record({ kind: fc.constant("revoke" as const), key: small(keyIds.length) }) },
+  { weight: 1, arbitrary: fc.record({ kind: fc.constant("rotate" as const), key: small(keyIds.length) }) },
+  {
+    weight: 2,
+    arbitrary: fc.record({
+      kind: fc.constant("policy" as const),
+      key: small(keyIds.length),
+      purposes: fc.constantFrom<readonly string[]>([], [], ["sub"]),
+      maxPerSpend: fc.constantFrom<UpdateVaultKey["maxPerSpend"]>(
+        null,
+        null,
+        { currency: "usd", amount: dollar },
+        { currency: "eur", amount: dollar },
+      ),
+    }),
+  },
+  { weight: 1, arbitrary: fc.record({ kind: fc.constant("engage" as const), target: small(4) }) },
+  { weight: 3, arbitrary: fc.record({ kind: fc.constant("release" as const), back: often(0, 1, 2) }) },
   { weight: 5, arbitrary: fc.constant({ kind: "sweep" as const }) },
   {
     weight: 2,

@@ -1,5 +1,5 @@
 import type { Answer, Authorize } from "./command.ts";
-import { denial, draws, keyDenial, matchingCaps } from "./model-cap.ts";
+import { denial, draws, matchingCaps } from "./model-cap.ts";
 import {
   holdRuns,
   isFollowed,
@@ -18,7 +18,7 @@ import {
 export function authorize(world: World, request: Authorize): Answer {
   const key = world.keys.get(request.key);
   if (key === undefined) return { error: "INVALID_TOKEN" };
-  const rule = keyDenial(key, request, world.now);
+  const rule = world.rules.denies(world, key, request);
   if (rule !== null) return denial(rule);
   const last = latest(world, request);
   if (last?.state === "COMMITTED") return alreadyCommitted(world, last, request);

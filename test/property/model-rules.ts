@@ -1,5 +1,6 @@
 import type { Answer, Authorize, Void } from "./command.ts";
 import { capDenial, counterDenial, counterOf, takes, type Cap } from "./model-cap.ts";
+import { policyDenial } from "./model-switch.ts";
 import { fenceHolds } from "./model-lease.ts";
 import { windowLabel } from "./model-window.ts";
 import {
@@ -17,6 +18,7 @@ import {
 
 /** The rules as they are meant. */
 export const rules: Rules = {
+  denies: policyDenial,
   fits: (cap, counter, amount) => amount <= cap.limit - counter.committed - counter.held,
   label: (world, rule, period) => windowLabel(rule, period, world.now),
   counts: ({ rule, archived }, now) =>

@@ -1,5 +1,5 @@
 import type { Answer, Bind, Commit, Identity, Increase, ReportUnknown, Void } from "./command.ts";
-import { denial, keyDenial } from "./model-cap.ts";
+import { denial } from "./model-cap.ts";
 import {
   chargeName,
   findGeneration,
@@ -169,7 +169,7 @@ export function increase(world: World, request: Increase): Answer {
   if (request.amount > found.held) {
     const key = world.keys.get(found.key);
     const rule =
-      key === undefined ? "VAULT_KEY_REVOKED" : keyDenial(key, { ...found, amount: request.amount }, world.now);
+      key === undefined ? "VAULT_KEY_REVOKED" : world.rules.denies(world, key, { ...found, amount: request.amount });
     const denied = rule === null ? world.rules.raise(world, found, request.amount) : denial(rule);
     if (denied !== null) return { ...shown(found), ...denied, name: shown(found)["name"] ?? null };
   }

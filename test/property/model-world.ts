@@ -12,7 +12,8 @@ import type {
   State,
   Void,
 } from "./command.ts";
-import type { Cap, Counter, VaultKey } from "./model-cap.ts";
+import type { Asked as AskedOfKey, Cap, Counter, VaultKey } from "./model-cap.ts";
+import type { Switch } from "./model-switch.ts";
 import type { Leases } from "./model-lease.ts";
 
 /** What one generation takes from one counter. */
@@ -78,6 +79,8 @@ export interface Generation extends Identity {
  * replaced.
  */
 export interface Rules {
+  /** Why the key's policy or a kill switch denies a request, null if neither does. */
+  denies(world: World, key: VaultKey, asked: AskedOfKey): string | null;
   /** Whether an amount still fits a counter. */
   fits(cap: Cap, counter: Counter, amount: bigint): boolean;
   /** The window in which a cap counts what is granted now. */
@@ -126,6 +129,8 @@ export interface World {
   /** What the clock showed before it was last set. */
   before: number;
   readonly keys: Map<string, VaultKey>;
+  /** The last one of each target. */
+  readonly switches: Map<string, Switch>;
   readonly caps: Map<string, Cap>;
   readonly counters: Map<string, Counter>;
   readonly leases: Leases;
@@ -146,6 +151,7 @@ export function createWorld(rules: Rules, now: number): World {
     now,
     before: now,
     keys: new Map(),
+    switches: new Map(),
     caps: new Map(),
     counters: new Map(),
     leases: new Map(),

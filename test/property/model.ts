@@ -3,6 +3,7 @@ import { authorize } from "./model-authorize.ts";
 import { counterNamed, usageOf } from "./model-cap.ts";
 import { acquireLease, findLease, isOut, releaseLease, renewLease } from "./model-lease.ts";
 import { report, resolve } from "./model-reconcile.ts";
+import { engage, release, rotateKey, updateKey } from "./model-switch.ts";
 import { rules as meant } from "./model-rules.ts";
 import { bind, commit, increase, reportUnknown, voidSpend } from "./model-settle.ts";
 import { createWorld, findGeneration, isFollowed, isLive, shown, type Rules, type World } from "./model-world.ts";
@@ -85,6 +86,10 @@ function administer(
         | "suspendVaultKey"
         | "resumeVaultKey"
         | "revokeVaultKey"
+        | "updateVaultKey"
+        | "rotateVaultKey"
+        | "engageSwitch"
+        | "releaseSwitch"
         | "setClock"
         | "sweep";
     }
@@ -136,6 +141,14 @@ function administer(
       key.revoked = true;
       return { error: null, open: countOpen(world, command.key) };
     }
+    case "updateVaultKey":
+      return updateKey(world, command);
+    case "rotateVaultKey":
+      return rotateKey(world, command);
+    case "engageSwitch":
+      return engage(world, command);
+    case "releaseSwitch":
+      return release(world, command);
     case "setClock":
       world.before = world.now;
       world.now = command.now;

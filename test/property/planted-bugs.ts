@@ -1,11 +1,24 @@
-import { counterDenial, counterOf, counterNamed, capDenial, takes } from "./model-cap.ts";
+import { type Asked, counterDenial, counterOf, counterNamed, capDenial, takes } from "./model-cap.ts";
 import { rules } from "./model-rules.ts";
 import { inZone, windowLabel } from "./model-window.ts";
-import { chargeName, voidWith, type Generation, type Hold, type Rules, type World } from "./model-world.ts";
+import {
+  chargeName,
+  holdRuns,
+  isLive,
+  voidWith,
+  type Generation,
+  type Hold,
+  type Rules,
+  type World,
+} from "./model-world.ts";
 
 function refundedBy(world: World, refund: Generation): readonly Generation[] {
   const original = world.charges.get(chargeName(refund, refund.refundOf));
   return original === undefined || original === refund ? [] : [original];
+}
+
+function isAsked(one: Generation, asked: Asked): boolean {
+  return one.customer === asked.customer && one.period === asked.period && one.purpose === asked.purpose;
 }
 
 /** Defects that peers really had, each planted into the model by replacing one rule. */
@@ -322,6 +335,41 @@ export const plantedBugs: Readonly<Record<string, Rules>> = {
       generation.holds.forEach((hold, i) => (hold.amount = amounts[i] ?? hold.amount));
       return denied;
     },
+  },
+  "a kill switch is cached for a while": {
+    ...rules,
+    denies: (world, key, asked) => {
+      const known = [...world.switches].filter(([, one]) => world.now - one.since >= 10_000);
+      return rules.denies({ ...world, switches: new Map(known) }, key, asked);
+    },
+  },
+  "a released switch still denies": {
+    ...rules,
+    denies: (world, key, asked) => {
+      const all = [...world.switches].map(([name, one]) => [name, { ...one, engaged: true }] as const);
+      return rules.denies({ ...world, switches: new Map(all) }, key, asked);
+    },
+  },
+  "a customer's switch stops every customer": {
+    ...rules,
+    denies: (world, key, asked) => {
+      const any = [...world.switches.values()].some((one) => one.engaged && one.target.kind === "CUSTOMER");
+      return rules.denies(world, key, asked) ?? (any ? "KILL_SWITCH" : null);
+    },
+  },
+  "a suspended key takes over": {
+    ...rules,
+    denies: (world, key, asked) => {
+      const denied = rules.denies(world, key, asked);
+      const live = [...world.spends.values()]
+        .flat()
+        .some((one) => isLive(one) && !holdRuns(one, world.now) && isAsked(one, asked));
+      return denied === "VAULT_KEY_SUSPENDED" && live ? null : denied;
+    },
+  },
+  "a suspended key spends until it is revoked": {
+    ...rules,
+    denies: (world, key, asked) => rules.denies(world, { ...key, suspended: false }, asked),
   },
   "a commit settles a charge of another spend": {
     ...rules,

@@ -29,7 +29,7 @@ import {
   type CommitSpendRequestSchema,
   LeaseAnswer,
 } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
-import type { Answer, Authorize, Commit, CreateCap, CreateVaultKey, Identity } from "./command.ts";
+import type { Answer, Authorize, Commit, CreateCap, CreateVaultKey, Identity, SwitchTarget } from "./command.ts";
 import { isCalendar } from "./model-window.ts";
 import { authorizationName } from "./model-world.ts";
 
@@ -139,6 +139,17 @@ export function vaultKeyMessage(policy: CreateVaultKey) {
     ...(maxPerSpend === null ? {} : { maxPerSpend: money(maxPerSpend.currency, maxPerSpend.amount) }),
     ...(expireTime === null ? {} : { expireTime: timestampFromMs(expireTime) }),
   });
+}
+
+export function targetMessage({ kind, name }: SwitchTarget) {
+  switch (kind) {
+    case "WORKSPACE":
+      return { target: { case: "workspace" as const, value: true } };
+    case "VENDOR":
+      return { target: { case: "vendor" as const, value: name } };
+    case "CUSTOMER":
+      return { target: { case: "customerId" as const, value: name } };
+  }
 }
 
 export function authorizationAnswer(message: Authorization | undefined): Answer {

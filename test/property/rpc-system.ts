@@ -20,6 +20,7 @@ import {
   money,
   refusalAnswer,
   usageAnswer,
+  targetMessage,
   vaultKeyMessage,
 } from "./rpc-message.ts";
 
@@ -45,6 +46,8 @@ export function createRpcSystem(options: RpcSystemOptions): System {
   const spending = createClient(SpendControlService, options.transport);
   const admin = createClient(AdminService, options.transport);
   const bearer = (token: string): Headers => ({ headers: { authorization: `Bearer ${token}` } });
+  /** The names of the kill switches that were engaged last, by target. */
+  const switches = new Map<string, string>();
   const operator = bearer(options.operatorToken);
   const as = (key: string | null): Headers => (key === null ? operator : bearer(options.tokens.get(key) ?? "none"));
 
@@ -73,6 +76,32 @@ export function createRpcSystem(options: RpcSystemOptions): System {
       case "resumeVaultKey":
         await admin.resumeVaultKey({ name: `vaultKeys/${command.key}`, reason: "history" }, operator);
         return { error: null };
+      case "updateVaultKey": {
+        const { maxPerSpend, purposes } = command;
+        const vaultKey = {
+          name: `vaultKeys/${command.key}`,
+          purposes: [...purposes],
+          ...(maxPerSpend === null ? {} : { maxPerSpend: money(maxPerSpend.currency, maxPerSpend.amount) }),
+        };
+        await admin.updateVaultKey({ vaultKey, updateMask: { paths: ["purposes", "max_per_spend"] } }, operator);
+        return { error: null };
+      }
+      case "rotateVaultKey": {
+        const { token } = await admin.rotateVaultKey({ name: `vaultKeys/${command.key}`, overlap: {} }, operator);
+        options.tokens.set(command.key, token);
+        return { error: null };
+      }
+      case "engageSwitch": {
+        const request = { target: targetMessage(command.target), reason: "history" };
+        const engaged = await admin.engageKillSwitch(request, operator);
+        switches.set(JSON.stringify(command.target), engaged.killSwitch?.name ?? "");
+        return { error: null, open: Number(engaged.openAuthorizationCount) };
+      }
+      case "releaseSwitch": {
+        const name = switches.get(JSON.stringify(command.target)) ?? `killSwitches/${"0".repeat(32)}`;
+        await admin.releaseKillSwitch({ name, reason: "history" }, operator);
+        return { error: null };
+      }
       case "revokeVaultKey": {
         const revoked = await admin.revokeVaultKey({ name: `vaultKeys/${command.key}` }, operator);
         return { error: null, open: Number(revoked.openAuthorizationCount) };
