@@ -169,6 +169,21 @@ create table holdfast.caps (
   constraint caps_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
 );
 
+create table holdfast.contradiction_counts (
+  workspace_id text not null,
+  vendor text not null,
+  vendor_account text not null,
+  vendor_reference text not null,
+  cap_id text not null,
+  window_label text not null,
+  subject text not null,
+  counted_micros bigint default 0 not null,
+  counted_spends integer default 0 not null,
+  constraint contradiction_counts_amount_check CHECK (((counted_micros >= 0) AND ((counted_spends >= 0) AND (counted_spends <= 1)))),
+  constraint contradiction_counts_counter_fkey FOREIGN KEY (workspace_id, cap_id, window_label, subject) REFERENCES counters(workspace_id, cap_id, window_label, subject),
+  constraint contradiction_counts_pkey PRIMARY KEY (workspace_id, vendor, vendor_account, vendor_reference, cap_id, window_label, subject)
+);
+
 create table holdfast.contradictions (
   workspace_id text not null,
   spend_key text not null,

@@ -21,10 +21,11 @@ interface CounterRow {
 // Summed up from what was granted and charged, without a look at the counters' own totals.
 const recountSql = `
   select n.cap_id as cap, n.window_label as window, n.subject as customer,
-    coalesce(sum(case
-      when c.currency is null then h.spend_count * ((t.state = 'COMMITTED')::integer + coalesce(x.spends, 0))
-      else case when t.state = 'COMMITTED' then t.committed_micros else 0 end + coalesce(x.counted, 0) - h.returned_micros
-    end), 0)::numeric as committed,
+    (coalesce(sum(case
+      when c.currency is null then h.spend_count * (t.state = 'COMMITTED')::integer
+      else case when t.state = 'COMMITTED' then t.committed_micros else 0 end - h.returned_micros
+    end), 0) + case when c.currency is null then coalesce(x.spends, 0) else coalesce(x.counted, 0) end)::numeric
+      as committed,
     coalesce(sum(h.amount_micros + h.spend_count) filter (where t.state in ('HELD', 'IN_DOUBT')), 0)::numeric as held,
     coalesce(c.limit_micros, c.limit_count) as limit
   from holdfast.counters n
@@ -34,11 +35,12 @@ const recountSql = `
   left join holdfast.authorizations t on t.workspace_id = h.workspace_id and t.spend_key = h.spend_key
     and t.generation = h.generation
   left join lateral (
-    select sum(x.counted_micros) as counted, sum(x.counted_spends) as spends from holdfast.contradictions x
-    where x.workspace_id = t.workspace_id and x.spend_key = t.spend_key and x.generation = t.generation
+    select sum(x.counted_micros) as counted, sum(x.counted_spends) as spends from holdfast.contradiction_counts x
+    where x.workspace_id = n.workspace_id and x.cap_id = n.cap_id and x.window_label = n.window_label
+      and x.subject = n.subject
   ) x on true
   where n.workspace_id = $1
-  group by 1, 2, 3, 6 order by 1, 2, 3`;
+  group by 1, 2, 3, 6, c.currency, x.counted, x.spends order by 1, 2, 3`;
 
 /** Compares GetCap of every replica with the recount. Returns what differs. */
 export async function recountAll({ systems, pool, workspace }: Workspace): Promise<string[]> {

@@ -20,8 +20,8 @@ export function recount(world: World): readonly string[] {
       if (hold.returned > (one.committed ?? 0n)) wrong.push(`${hold.counter.name.cap}: more returned than committed`);
     }
   }
-  for (const { generation, counted, spends } of world.contradictions.values()) {
-    for (const hold of generation.holds) add(committed, hold.counter, hold.counts ? spends : counted);
+  for (const counted of world.contradictions.values()) {
+    for (const [counter, amount] of counted) add(committed, counter, amount);
   }
   for (const [name, counter] of world.counters) {
     const expected = [held.get(counter) ?? 0n, committed.get(counter) ?? 0n];

@@ -63,6 +63,7 @@ export const rules: Rules = {
     }
   },
   adjust,
+  counted: (world, charge, counter) => world.contradictions.get(charge)?.get(counter) ?? 0n,
   repeat: () => {},
 };
 

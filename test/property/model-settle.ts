@@ -1,12 +1,11 @@
 import type { Answer, Bind, Commit, Identity, Increase, ReportUnknown, Void } from "./command.ts";
-import { denial } from "./model-cap.ts";
+import { type Counter, denial } from "./model-cap.ts";
 import {
   chargeName,
   findGeneration,
   forgetAbsence,
   isLive,
   shown,
-  spendKey,
   unfollow,
   voidWith,
   type Generation,
@@ -35,17 +34,16 @@ export function isAnswer(found: Generation | Answer): found is Answer {
 export function commit(world: World, request: Commit): Answer {
   const found = settled(world, request);
   if (isAnswer(found)) return found;
-  if (found.state === "VOIDED")
-    return contradict(world, found, request, "ALREADY_VOIDED", { amount: request.amount, spends: 1n });
+  if (found.state === "VOIDED") return contradict(world, found, request, "ALREADY_VOIDED", 1n);
   if (found.state === "COMMITTED") return recommit(world, found, request);
   const charge = chargeName(found, request.reference);
   const settledBy = world.charges.get(charge);
   if (settledBy !== undefined && settledBy !== found) {
     // One charge settles one spend, and it was counted there.
-    return contradict(world, found, request, "REFERENCE_ALREADY_COMMITTED", { amount: 0n, spends: 0n });
+    return contradict(world, found, request, "REFERENCE_ALREADY_COMMITTED", 0n);
   }
   if (found.bound && found.reference !== request.reference) {
-    return contradict(world, found, request, "COMMIT_CONTRADICTS", { amount: request.amount, spends: 1n });
+    return contradict(world, found, request, "COMMIT_CONTRADICTS", 1n);
   }
   unfollow(found);
   world.charges.set(charge, found);
@@ -54,6 +52,7 @@ export function commit(world: World, request: Commit): Answer {
   found.reference = request.reference;
   found.committed = request.amount;
   world.rules.settle(world, found, request.amount);
+  countOnce(world, charge, found, request.amount);
   world.rules.adjust(world, found, request.amount);
   return committed(found);
 }
@@ -65,36 +64,47 @@ function committed(generation: Generation): Answer {
 function recommit(world: World, found: Generation, request: Commit): Answer {
   const counted = found.committed ?? 0n;
   if (found.reference !== request.reference) {
-    return contradict(world, found, request, "COMMIT_CONTRADICTS", { amount: request.amount, spends: 1n });
+    return contradict(world, found, request, "COMMIT_CONTRADICTS", 1n);
   }
   if (counted === request.amount) return committed(found);
-  const more = request.amount > counted ? request.amount - counted : 0n;
-  return contradict(world, found, request, "COMMIT_CONTRADICTS", { amount: more, spends: 0n });
+  return contradict(world, found, request, "COMMIT_CONTRADICTS", 0n);
 }
 
 /**
- * Keeps a second truth: the charge changes no state, but what is `more` of it counts as committed unless it settles
- * another spend, where it was counted. Told again, only what it is more than before counts.
+ * Keeps a second truth: the charge changes no state, but every counter of the generation counts it as committed. One
+ * that was told before, or that settles a spend, counts only with what it is more than there. `spends`: how many it is.
  */
-function contradict(
-  world: World,
-  generation: Generation,
-  request: Commit,
-  error: string,
-  more: { readonly amount: bigint; readonly spends: bigint },
-): Answer {
-  const settledBy = world.charges.get(chargeName(generation, request.reference));
-  const isNew = settledBy === undefined || settledBy === generation;
-  const larger = (one: bigint, other: bigint): bigint => (one > other ? one : other);
-  const name = `${chargeName(generation, request.reference)}|${spendKey(generation)}-${generation.generation}`;
-  const before = world.contradictions.get(name) ?? { counted: 0n, spends: 0n };
-  const counted = isNew ? larger(more.amount, before.counted) : before.counted;
-  const spends = isNew ? larger(more.spends, before.spends) : before.spends;
-  world.contradictions.set(name, { generation, counted, spends });
+function contradict(world: World, generation: Generation, request: Commit, error: string, spends: bigint): Answer {
+  const charge = chargeName(generation, request.reference);
+  const settles = world.charges.get(charge);
   for (const { counter, counts } of generation.holds) {
-    counter.committed += counts ? spends - before.spends : counted - before.counted;
+    const told = counts ? spends : request.amount;
+    const before = world.rules.counted(world, charge, counter);
+    const more = told - before - settledAmount(settles, generation.currency, counts);
+    if (more > 0n) countLoose(world, charge, counter, more);
   }
   return { error };
+}
+
+function settledAmount(settles: Generation | undefined, currency: string, counts: boolean): bigint {
+  if (settles === undefined) return 0n;
+  if (counts) return 1n;
+  return settles.currency === currency ? (settles.committed ?? 0n) : 0n;
+}
+
+function countLoose(world: World, charge: string, counter: Counter, more: bigint): void {
+  const counted = world.contradictions.get(charge) ?? new Map<Counter, bigint>();
+  world.contradictions.set(charge, counted.set(counter, (counted.get(counter) ?? 0n) + more));
+  counter.committed += more;
+}
+
+/** The charge was told before, as a contradiction: from now on it counts with the spend that it settles. */
+function countOnce(world: World, charge: string, generation: Generation, amount: bigint): void {
+  for (const { counter, counts } of generation.holds) {
+    const counted = world.contradictions.get(charge)?.get(counter) ?? 0n;
+    const settled = counts ? 1n : amount;
+    if (counted > 0n) countLoose(world, charge, counter, counted < settled ? -counted : -settled);
+  }
 }
 
 export function voidSpend(world: World, request: Void): Answer {

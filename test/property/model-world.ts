@@ -117,6 +117,8 @@ export interface Rules {
   mayRepeat(live: Generation, request: Authorize, now: number): boolean;
   /** Settles the holds of a committed generation. */
   settle(world: World, generation: Generation, amount: bigint): void;
+  /** What a counter counts already of a charge that no state allowed. */
+  counted(world: World, charge: string, counter: Counter): bigint;
   /** Records a committed refund against the charge that it names. */
   adjust(world: World, refund: Generation, amount: bigint): void;
   /** Answers the same attempt while its hold runs. */
@@ -138,11 +140,8 @@ export interface World {
   readonly spends: Map<string, Generation[]>;
   /** Which generation a vendor's charge settles. */
   readonly charges: Map<string, Generation>;
-  /** What was counted as committed for charges that no state allowed, by charge and generation; and as how many. */
-  readonly contradictions: Map<
-    string,
-    { readonly generation: Generation; readonly counted: bigint; readonly spends: bigint }
-  >;
+  /** What counters count of charges that no state allowed, and of no spend that they settle. */
+  readonly contradictions: Map<string, Map<Counter, bigint>>;
 }
 
 export function createWorld(rules: Rules, now: number): World {

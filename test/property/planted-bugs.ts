@@ -336,6 +336,7 @@ export const plantedBugs: Readonly<Record<string, Rules>> = {
       return denied;
     },
   },
+  "a charge that is told twice counts twice": { ...rules, counted: () => 0n },
   "a kill switch is cached for a while": {
     ...rules,
     denies: (world, key, asked) => {

@@ -270,11 +270,11 @@ async function recount(pool: pg.Pool, workspace: string): Promise<Counter[]> {
   const { rows } = await pool.query<Counter>(
     `select n.cap_id as "capId", n.window_label as "window", n.subject,
        case when c.currency is null then
-         coalesce(sum(h.spend_count * ((t.state = 'COMMITTED')::integer + coalesce(x.spends, 0))), 0)
+         coalesce(sum(h.spend_count) filter (where t.state = 'COMMITTED'), 0) + coalesce(x.spends, 0)
        else
          coalesce(sum(case when t.state = 'COMMITTED' then
            case when t.committed_currency = t.currency then t.committed_micros else h.amount_micros end
-           else 0 end + coalesce(x.counted, 0) - h.returned_micros), 0)
+           else 0 end - h.returned_micros), 0) + coalesce(x.counted, 0)
        end as committed,
        coalesce(sum(h.amount_micros + h.spend_count) filter (where t.state in ('HELD', 'IN_DOUBT')), 0) as held
      from holdfast.counters n
@@ -284,11 +284,12 @@ async function recount(pool: pg.Pool, workspace: string): Promise<Counter[]> {
      left join holdfast.authorizations t on t.workspace_id = h.workspace_id and t.spend_key = h.spend_key
        and t.generation = h.generation
      left join lateral (
-       select sum(x.counted_micros) as counted, sum(x.counted_spends) as spends from holdfast.contradictions x
-       where x.workspace_id = t.workspace_id and x.spend_key = t.spend_key and x.generation = t.generation
+       select sum(x.counted_micros) as counted, sum(x.counted_spends) as spends from holdfast.contradiction_counts x
+       where x.workspace_id = n.workspace_id and x.cap_id = n.cap_id and x.window_label = n.window_label
+         and x.subject = n.subject
      ) x on true
      where n.workspace_id = $1
-     group by 1, 2, 3, c.currency order by 1, 2, 3`,
+     group by 1, 2, 3, c.currency, x.counted, x.spends order by 1, 2, 3`,
     [workspace],
   );
   return rows;

@@ -63,7 +63,8 @@ export type Contradiction = Message<"holdfast.v1.Contradiction"> & {
   amount?: Money | undefined;
 
   /**
-   * What of it counts as committed in the windows of the authorization.
+   * What of it counts as committed in the windows of the authorization. Told of several authorizations, one charge counts
+   * once in a counter that they share, and with the spend that it settles.
    *
    * @generated from field: holdfast.v1.Money counted_amount = 8;
    */

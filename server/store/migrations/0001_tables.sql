@@ -445,6 +445,25 @@ create table holdfast.contradictions (
   )
 );
 
+-- What a counter counts of a charge that contradicts, and of no spend that it settles. One charge may be told of several
+-- authorizations; a counter counts it once, whichever of them it belongs to. Changed only with the counter locked.
+create table holdfast.contradiction_counts (
+  workspace_id text not null,
+  vendor text not null,
+  vendor_account text not null,
+  vendor_reference text not null,
+  cap_id text not null,
+  window_label text not null,
+  subject text not null,
+  counted_micros bigint not null default 0,
+  counted_spends integer not null default 0,
+  constraint contradiction_counts_pkey primary key
+    (workspace_id, vendor, vendor_account, vendor_reference, cap_id, window_label, subject),
+  constraint contradiction_counts_counter_fkey foreign key (workspace_id, cap_id, window_label, subject)
+    references holdfast.counters (workspace_id, cap_id, window_label, subject),
+  constraint contradiction_counts_amount_check check (counted_micros >= 0 and counted_spends between 0 and 1)
+);
+
 create unique index contradictions_id_idx on holdfast.contradictions (workspace_id, contradiction_id);
 
 create index contradictions_create_time_idx

@@ -1,5 +1,7 @@
 -- Settles a batch of authorizations of one workspace at what was really charged. The truth is recorded, also
--- above the hold and above the cap; a second truth becomes a contradiction, which is counted and never dropped.
+-- above the hold and above the cap; a second truth becomes a contradiction, which is counted and never dropped. One charge
+-- that is told of several authorizations counts once in every counter that one of them draws on; once it settles a spend
+-- it counts there.
 --
 -- A refund that is committed adjusts the authorization of the charge that it names, once, and gives headroom back to
 -- the caps that say so, in the windows of that charge: what is refunded, and never more than was committed there.
@@ -26,12 +28,16 @@ declare
   -- The places that a second charge takes from caps that count spends.
   v_places integer;
   v_places_before integer;
+  v_currency_before text;
+  -- What the spend that the charge settles was charged for it, in the currency of the authorization.
+  v_settled bigint;
+  -- Whether anything of the workspace counts without a spend that it settles.
+  v_loose boolean;
   v_elsewhere boolean;
   v_claims integer;
   d_error text[] := '{}'; d_left interval[] := '{}'; d_over boolean[] := '{}'; d_key text[] := '{}'; d_generation integer[] := '{}';
-  -- What to move on the counters: a settled hold leaves held, an amount enters committed.
-  s_key text[] := '{}'; s_generation integer[] := '{}'; s_settles boolean[] := '{}'; s_amount bigint[] := '{}';
-  s_places integer[] := '{}';
+  -- What to move on the counters: a hold leaves held, an amount enters committed.
+  s_key text[] := '{}'; s_generation integer[] := '{}'; s_amount bigint[] := '{}';
   -- Every authorization that is locked, the charges that refunds of the batch name, the caps that get headroom back,
   -- and how much of it.
   v_locked text[];
@@ -43,6 +49,7 @@ declare
   d_row holdfast.authorizations[] := '{}';
   v_returned jsonb;
   g_cap text[] := '{}'; g_label text[] := '{}'; g_subject text[] := '{}'; g_amount bigint[] := '{}';
+  g_spends integer[] := '{}';
 begin
   select array_agg(k.spend_key || '-' || k.generation),
     coalesce(array_agg(k.vendor) filter (where k.refund_of <> ''), '{}'),
@@ -109,6 +116,7 @@ begin
       where h.cap_id = any (v_restoring)
     )
     order by n.cap_id, n.window_label, n.subject for update;
+  v_loose := exists (select from holdfast.contradiction_counts q where q.workspace_id = p_workspace);
 
   for r in
     select x.* from jsonb_to_recordset(p_requests) as x (
@@ -151,16 +159,15 @@ begin
     );
 
     if a.state = 'VOIDED' then
-      v_error := 'ALREADY_VOIDED'; v_kind := 'COMMIT_AFTER_VOID'; v_counted := r.amount_micros; v_places := 1;
+      v_error := 'ALREADY_VOIDED'; v_kind := 'COMMIT_AFTER_VOID'; v_places := 1;
     elsif v_elsewhere and a.state <> 'COMMITTED' then
       v_error := 'REFERENCE_ALREADY_COMMITTED'; v_kind := 'REFERENCE_OF_ANOTHER_SPEND';
     elsif a.vendor_reference <> r.vendor_reference then
-      v_error := 'COMMIT_CONTRADICTS'; v_kind := 'OTHER_REFERENCE'; v_counted := r.amount_micros; v_places := 1;
+      v_error := 'COMMIT_CONTRADICTS'; v_kind := 'OTHER_REFERENCE'; v_places := 1;
     elsif a.state = 'COMMITTED' then
       d_over[r.ord] := a.committed_currency = a.currency and a.committed_micros > a.held_micros;
       if a.committed_micros <> r.amount_micros or a.committed_currency <> r.currency then
         v_error := 'COMMIT_CONTRADICTS'; v_kind := 'OTHER_AMOUNT';
-        v_counted := greatest(0, r.amount_micros - a.committed_micros);
       end if;
     else
       insert into holdfast.vendor_charges (
@@ -179,11 +186,33 @@ begin
       if cardinality(v_references) > 0 then d_row[r.ord] := o; end if;
       s_key := s_key || a.spend_key;
       s_generation := s_generation || a.generation;
-      s_settles := s_settles || true;
-      s_places := s_places || 1;
       -- A cap counts in its own currency: a charge in another one keeps counting at the held amount.
       s_amount := array_append(s_amount, case when r.currency = a.currency then r.amount_micros end);
       d_over[r.ord] := r.currency = a.currency and r.amount_micros > a.held_micros;
+      if v_loose then
+        -- It was told before, of another authorization or of this one while it was another's: from now on it counts here.
+        for h in
+          select d.cap_id, d.window_label, d.subject,
+            case when d.spend_count = 0 then least(
+              q.counted_micros, case when r.currency = a.currency then r.amount_micros else d.amount_micros end
+            ) else 0 end as amount,
+            least(q.counted_spends, d.spend_count) as spends
+          from holdfast.holds d
+          join holdfast.contradiction_counts q on q.workspace_id = p_workspace and q.vendor = a.vendor
+            and q.vendor_account = a.vendor_account and q.vendor_reference = r.vendor_reference
+            and q.cap_id = d.cap_id and q.window_label = d.window_label and q.subject = d.subject
+          where d.workspace_id = p_workspace and d.spend_key = a.spend_key and d.generation = a.generation
+          order by d.cap_id
+        loop
+          update holdfast.contradiction_counts q set
+              counted_micros = q.counted_micros - h.amount, counted_spends = q.counted_spends - h.spends
+            where q.workspace_id = p_workspace and q.vendor = a.vendor and q.vendor_account = a.vendor_account
+              and q.vendor_reference = r.vendor_reference and q.cap_id = h.cap_id
+              and q.window_label = h.window_label and q.subject = h.subject;
+          g_cap := g_cap || h.cap_id; g_label := g_label || h.window_label; g_subject := g_subject || h.subject;
+          g_amount := g_amount || h.amount; g_spends := g_spends || h.spends;
+        end loop;
+      end if;
       perform holdfast.append_audit(
         p_workspace, v_now, 'spend.committed', r.actor_kind, r.actor_id, r.trace_id,
         jsonb_build_object(
@@ -227,7 +256,7 @@ begin
                 where d.workspace_id = p_workspace and d.spend_key = o.spend_key and d.generation = o.generation
                   and d.cap_id = h.cap_id;
               g_cap := g_cap || h.cap_id; g_label := g_label || h.window_label; g_subject := g_subject || h.subject;
-              g_amount := g_amount || h.amount;
+              g_amount := g_amount || h.amount; g_spends := g_spends || 0;
               v_returned := v_returned || jsonb_build_object(
                 'cap', h.cap_id, 'window', h.window_label, 'returned_micros', h.amount);
             end loop;
@@ -244,13 +273,24 @@ begin
 
     d_error[r.ord] := v_error;
     if v_kind is not null then
-      if r.currency <> a.currency or v_elsewhere then
-        v_counted := 0;
-      end if;
-      if v_elsewhere then
+      select t.* into o
+      from holdfast.vendor_charges c
+      join holdfast.authorizations t on t.workspace_id = p_workspace and t.spend_key = c.spend_key
+        and t.generation = c.generation and t.state = 'COMMITTED' and t.vendor_reference = c.vendor_reference
+      where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
+        and c.vendor_reference = r.vendor_reference;
+      -- A counter counts in one currency. A spend that was charged in another one goes on counting as it was held.
+      v_settled := case
+        when o.committed_currency = a.currency then o.committed_micros
+        when o.currency = a.currency then o.held_micros
+        else 0
+      end;
+      if o.spend_key is not null then
         v_places := 0;
       end if;
-      select c.counted_micros, c.counted_spends into v_before, v_places_before from holdfast.contradictions c
+      v_counted := greatest(0, case when r.currency = a.currency then r.amount_micros else 0 end - v_settled);
+      select c.counted_micros, c.counted_spends, c.currency into v_before, v_places_before, v_currency_before
+        from holdfast.contradictions c
         where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
           and c.vendor_reference = r.vendor_reference and c.spend_key = a.spend_key and c.generation = a.generation;
       if not found then
@@ -273,14 +313,39 @@ begin
           where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
             and c.vendor_reference = r.vendor_reference and c.spend_key = a.spend_key and c.generation = a.generation;
       end if;
-      if v_counted > coalesce(v_before, 0) or v_places > v_places_before then
-        s_key := s_key || a.spend_key;
-        s_generation := s_generation || a.generation;
-        s_settles := s_settles || false;
-        s_amount := s_amount || greatest(0, v_counted - coalesce(v_before, 0));
-        s_places := s_places || greatest(0, v_places - v_places_before);
-      end if;
-      if v_before is null or v_counted > v_before or v_places > v_places_before then
+      for h in
+        select d.cap_id, d.window_label, d.subject,
+          case when d.spend_count = 0 and r.currency = a.currency then greatest(
+            0, r.amount_micros - coalesce(q.counted_micros, 0)
+              - case when (o.spend_key, o.generation, o.committed_currency = o.currency)
+                  = (a.spend_key, a.generation, false) then d.amount_micros else v_settled end
+          ) else 0 end as amount,
+          case when d.spend_count > 0 then greatest(0, v_places - coalesce(q.counted_spends, 0)) else 0 end as spends
+        from holdfast.holds d
+        left join holdfast.contradiction_counts q on q.workspace_id = p_workspace and q.vendor = a.vendor
+          and q.vendor_account = a.vendor_account and q.vendor_reference = r.vendor_reference
+          and q.cap_id = d.cap_id and q.window_label = d.window_label and q.subject = d.subject
+        where d.workspace_id = p_workspace and d.spend_key = a.spend_key and d.generation = a.generation
+        order by d.cap_id
+      loop
+        continue when h.amount = 0 and h.spends = 0;
+        insert into holdfast.contradiction_counts as q (
+          workspace_id, vendor, vendor_account, vendor_reference, cap_id, window_label, subject, counted_micros,
+          counted_spends
+        ) values (
+          p_workspace, a.vendor, a.vendor_account, r.vendor_reference, h.cap_id, h.window_label, h.subject, h.amount,
+          h.spends
+        )
+        on conflict (workspace_id, vendor, vendor_account, vendor_reference, cap_id, window_label, subject) do update set
+          counted_micros = q.counted_micros + excluded.counted_micros,
+          counted_spends = q.counted_spends + excluded.counted_spends;
+        update holdfast.counters n set
+            committed_micros = n.committed_micros + h.amount, committed_count = n.committed_count + h.spends
+          where n.workspace_id = p_workspace and n.cap_id = h.cap_id and n.window_label = h.window_label
+            and n.subject = h.subject;
+        v_loose := true;
+      end loop;
+      if v_before is null or v_counted > v_before or v_places > v_places_before or r.currency <> v_currency_before then
         perform holdfast.append_audit(
           p_workspace, v_now, 'spend.contradiction', r.actor_kind, r.actor_id, r.trace_id,
           jsonb_build_object(
@@ -291,7 +356,7 @@ begin
     end if;
   end loop;
 
-  if v_claims > (select count(*) from unnest(s_settles) as settles where settles) then
+  if v_claims > cardinality(s_key) then
     -- Some claims led to no commit.
     delete from holdfast.vendor_charges c
       using jsonb_to_recordset(p_requests) as x (spend_key text, generation integer, vendor_reference text),
@@ -304,14 +369,13 @@ begin
 
   update holdfast.counters n set
       held_micros = n.held_micros - k.held, committed_micros = n.committed_micros + k.committed,
-      held_count = n.held_count - k.held_count, committed_count = n.committed_count + k.committed_count
+      held_count = n.held_count - k.spends, committed_count = n.committed_count + k.spends
     from (
       select h.cap_id, h.window_label, h.subject,
-        sum(case when s.settles then h.amount_micros else 0 end) as held,
+        sum(h.amount_micros) as held,
         sum(case when h.spend_count = 0 then coalesce(s.amount, h.amount_micros) else 0 end) as committed,
-        sum(case when s.settles then h.spend_count else 0 end) as held_count,
-        sum(h.spend_count * s.places) as committed_count
-      from unnest(s_key, s_generation, s_settles, s_amount, s_places) as s (key, generation, settles, amount, places)
+        sum(h.spend_count) as spends
+      from unnest(s_key, s_generation, s_amount) as s (key, generation, amount)
       join holdfast.holds h on h.workspace_id = p_workspace and h.spend_key = s.key and h.generation = s.generation
       group by h.cap_id, h.window_label, h.subject
     ) k
@@ -319,10 +383,11 @@ begin
       and n.subject = k.subject;
 
   -- After what the batch itself has committed, of which it may be a part.
-  update holdfast.counters n set committed_micros = n.committed_micros - k.amount
+  update holdfast.counters n set
+      committed_micros = n.committed_micros - k.amount, committed_count = n.committed_count - k.spends
     from (
-      select g.cap_id, g.label, g.subject, sum(g.amount) as amount
-      from unnest(g_cap, g_label, g_subject, g_amount) as g (cap_id, label, subject, amount)
+      select g.cap_id, g.label, g.subject, sum(g.amount) as amount, sum(g.spends) as spends
+      from unnest(g_cap, g_label, g_subject, g_amount, g_spends) as g (cap_id, label, subject, amount, spends)
       group by g.cap_id, g.label, g.subject
     ) k
     where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.label and n.subject = k.subject;
