@@ -1,7 +1,8 @@
 import type { Interceptor } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
-import { createHoldfast, type Holdfast } from "@holdfast/sdk";
+import { createGrpcTransport, type Http2SessionManager } from "@connectrpc/connect-node";
+import { createHoldfast, type GuardedStripe, type Holdfast } from "@holdfast/sdk";
 import Stripe from "stripe";
+import type { Clock, Timers } from "../../sdk/runtime.ts";
 import type { StripeHttpClient } from "../../sdk/stripe-http.ts";
 import type { VirtualTime } from "../support/virtual-time.ts";
 import { type BillingCall, type BillingOutcome, billingPeriod, purpose } from "./billing-call.ts";
@@ -14,15 +15,29 @@ export type Observer = (point: string) => Promise<void>;
 
 export interface BillingClient {
   readonly holdfast: Holdfast;
+  readonly stripe: GuardedStripe;
+  /** The same without the guard. */
+  readonly plain: Stripe;
   /** Charges the call's customer, or another one, and says what became of it. Never rejects. */
   charge(this: void, customerId?: string): Promise<BillingOutcome>;
+}
+
+/** What a held amount is raised by before it is captured, in cents. */
+export const raisedBy = 10;
+
+/** Time other than the machine's. */
+export interface BillingTime {
+  readonly clock: Clock;
+  readonly timers?: Timers;
 }
 
 /** What a billing service is made of, for one customer. In real time unless another is given. */
 export function createBillingClient(
   call: BillingCall,
   observe: Observer = () => Promise.resolve(),
-  time?: VirtualTime,
+  time?: VirtualTime | BillingTime,
+  /** Connections that are shared with other clients; its own unless told. */
+  sessionManager?: Http2SessionManager,
 ): BillingClient {
   const around: Interceptor = (next) => async (request) => {
     request.header.set("Authorization", `Bearer ${call.vaultKey}`);
@@ -37,41 +52,81 @@ export function createBillingClient(
     timeoutMs,
     vendorDeadlineMs,
     holdMs,
-    transport: createGrpcTransport({ baseUrl: call.baseUrl, interceptors: [around] }),
-    ...(time === undefined ? {} : { clock: time, timers: time }),
-  });
-  const stripe = holdfast.stripe(
-    new Stripe("sk_test_1", {
-      host: "127.0.0.1",
-      port: call.stripePort,
-      protocol: "http",
-      telemetry: false,
-      httpClient: observedHttpClient(observe),
+    transport: createGrpcTransport({
+      baseUrl: call.baseUrl,
+      interceptors: [around],
+      ...(sessionManager === undefined ? {} : { sessionManager }),
     }),
-  );
-  const pay = async (customerId: string): Promise<{ id: string; status: string }> => {
-    const { amount } = call;
-    const spend = { customerId, billingPeriod, purpose };
-    return call.kind === "two_step"
-      ? await stripe.paymentIntents.create(
-          { amount, currency: "usd", customer: customerId, payment_method: "pm_card_visa", confirm: true },
-          { spend },
-        )
-      : await stripe.charges.create({ amount, currency: "usd", customer: customerId, source: "tok_visa" }, { spend });
-  };
+    ...timeOptions(time),
+  });
+  const plain = new Stripe("sk_test_1", {
+    host: "127.0.0.1",
+    port: call.stripePort,
+    protocol: "http",
+    telemetry: false,
+    httpClient: observedHttpClient(observe),
+  });
+  const stripe = holdfast.stripe(plain);
   return {
     holdfast,
+    stripe,
+    plain,
     async charge(customerId = call.customerId) {
       const start = performance.now();
       try {
-        const { id, status } = await pay(customerId);
+        const { id, status } = await pay(stripe, call, customerId);
         return { ok: id, status, ms: performance.now() - start };
       } catch (error) {
-        const { name, message, code = "" } = error as Error & { code?: string };
-        return { error: name, code, message, ms: performance.now() - start };
+        return failedOutcome(error, performance.now() - start);
       }
     },
   };
+}
+
+/** What an application caught. */
+export function failedOutcome(error: unknown, ms: number): BillingOutcome {
+  const { name, message, code = "" } = error as Error & { code?: string };
+  return { error: name, code, message, ms };
+}
+
+function timeOptions(time: VirtualTime | BillingTime | undefined): { clock?: Clock; timers?: Timers } {
+  if (time === undefined) return {};
+  if ("now" in time) return { clock: time, timers: time };
+  return time;
+}
+
+async function pay(
+  stripe: GuardedStripe,
+  call: BillingCall,
+  customerId: string,
+): Promise<{ id: string; status: string }> {
+  const { amount, retryAfterGeneration: failed } = call;
+  const spend = {
+    customerId,
+    billingPeriod,
+    purpose,
+    ...(failed === undefined ? {} : { retryAfterGeneration: failed }),
+  };
+  const common = { amount, currency: "usd", customer: customerId };
+  if (call.kind === "one_call") {
+    const capture = call.capture === undefined ? {} : { capture: call.capture };
+    const charge = await stripe.charges.create({ ...common, source: call.card ?? "tok_visa", ...capture }, { spend });
+    return { id: charge.id, status: charge.captured ? charge.status : "uncaptured" };
+  }
+  const later = call.work === "raise_and_capture";
+  const intent = await stripe.paymentIntents.create(
+    {
+      ...common,
+      payment_method: call.card ?? "pm_card_visa",
+      confirm: true,
+      ...(later ? { capture_method: "manual" } : {}),
+    },
+    { spend },
+  );
+  if (!later || intent.status !== "requires_capture") return intent;
+  const raised = { amount: amount + raisedBy };
+  if (intent.amount < raised.amount) await stripe.paymentIntents.incrementAuthorization(intent.id, raised);
+  return await stripe.paymentIntents.capture(intent.id);
 }
 
 function observedHttpClient(observe: Observer): StripeHttpClient {

@@ -1,13 +1,16 @@
-import { writeSync } from "node:fs";
+import { Code, ConnectError } from "@connectrpc/connect";
+import { openSync, readSync, writeSync } from "node:fs";
 import { createInterface } from "node:readline";
-import type { BillingCall } from "./billing-call.ts";
-import { createBillingClient } from "./billing-client.ts";
+import { createVirtualTime } from "../support/virtual-time.ts";
+import { type BillingCall, billingPeriod, type BillingOutcome } from "./billing-call.ts";
+import { type BillingClient, type BillingTime, createBillingClient, failedOutcome } from "./billing-client.ts";
 
 // A billing service in a process of its own. Each line of standard input is a call to make, or {"go": id} for one
-// that has stopped at its point. It says {"ready"}, {"id", "at"} at that point, {"id", "outcome"}, {"id", "closed"}
-// when everything is delivered, and {"defect"} for whatever would have ended a careless process.
+// that has stopped at its point; {"drop": id} goes on without the answer that had arrived there. It says {"ready"},
+// {"id", "at"} at that point, {"id", "outcome"}, {"id", "closed"} when everything is delivered, and {"defect"} for
+// whatever would have ended a careless process.
 
-type Command = { readonly call: BillingCall } | { readonly go: string };
+type Command = { readonly call: BillingCall } | { readonly go: string } | { readonly drop: string };
 
 // At once, so that a kill right afterwards loses nothing.
 function say(line: object): void {
@@ -17,28 +20,95 @@ function say(line: object): void {
 process.on("unhandledRejection", (reason) => say({ defect: `unhandled rejection: ${String(reason)}` }));
 process.on("uncaughtException", (error) => say({ defect: `uncaught exception: ${String(error)}` }));
 
-const paused = new Map<string, () => void>();
+const paused = new Map<string, { readonly point: string; readonly stop: PromiseWithResolvers<void> }>();
+const leaseTtlMs = 30_000;
 
 async function run(call: BillingCall): Promise<void> {
-  let armed = call.pauseAt !== undefined;
-  const { holdfast, charge } = createBillingClient(call, async (point) => {
-    if (!armed || point !== call.pauseAt) return;
-    armed = false;
-    await new Promise<void>((resolve) => {
-      paused.set(call.id, resolve);
+  let left = call.pauseNth ?? 1;
+  const passed = Promise.withResolvers<void>();
+  const hurries = call.pauseAt?.includes("Renew") === true;
+  const time = call.clockFile === undefined ? undefined : movedTime(call.clockFile, () => hurries && left > 0);
+  const client = createBillingClient(
+    call,
+    async (point) => {
+      if (left === 0 || !isAt(call.pauseAt, point)) return;
+      left -= 1;
+      if (left > 0) return;
+      const stop = Promise.withResolvers<void>();
+      paused.set(call.id, { point, stop });
       say({ id: call.id, at: point });
-    });
-  });
-  const outcome = await charge();
+      try {
+        await stop.promise;
+      } finally {
+        passed.resolve();
+      }
+    },
+    time,
+  );
+  const outcome = await work(call, client, passed.promise);
   say({ id: call.id, outcome });
-  await holdfast.close();
+  await client.holdfast.close();
   say({ id: call.id, closed: true });
+}
+
+function isAt(pauseAt: string | undefined, point: string): boolean {
+  if (pauseAt?.endsWith("*") === true) return point.startsWith(pauseAt.slice(0, -1));
+  return point === pauseAt;
+}
+
+async function work(call: BillingCall, client: BillingClient, passed: Promise<void>): Promise<BillingOutcome> {
+  const { holdfast, plain, charge } = client;
+  const start = performance.now();
+  try {
+    switch (call.work) {
+      case "reconcile": {
+        const { counts } = await holdfast.reconcile(plain, { includeNotDue: true });
+        return { ok: "", status: JSON.stringify(counts), ms: performance.now() - start };
+      }
+      case "under_lease": {
+        const options = { lease: call.customerId, billingPeriod, ttlMs: leaseTtlMs };
+        const result = await holdfast.withBillingLease(options, async () => {
+          // The job begins when its lease was renewed.
+          if (call.pauseAt?.includes("Renew") === true) await passed;
+          return await charge();
+        });
+        if (!result.acquired) return { ok: "", status: result.answer, ms: performance.now() - start };
+        return result.value;
+      }
+      default:
+        return await charge();
+    }
+  } catch (error) {
+    return failedOutcome(error, performance.now() - start);
+  }
+}
+
+/** The process's time, and what all clocks were moved by; ten times as fast while something is waited for. */
+function movedTime(file: string, hurries: () => boolean): BillingTime {
+  const descriptor = openSync(file, "r");
+  const bytes = Buffer.alloc(32);
+  const moved = (): number => Number(bytes.toString("utf8", 0, readSync(descriptor, bytes, 0, bytes.length, 0)));
+  if (!hurries()) return { clock: { now: () => performance.now() + moved() } };
+  const time = createVirtualTime();
+  setInterval(() => void time.advance(hurries() ? 200 : 20), 20).unref();
+  return { clock: { now: () => time.now() + moved() }, timers: time };
+}
+
+/** As the transport would say it, or Stripe's client. */
+function drop(id: string): void {
+  const { point, stop } = paused.get(id) ?? {};
+  const what = "the connection was lost before the answer arrived";
+  const isVendor = point?.includes(" /v1/") === true;
+  stop?.reject(
+    isVendor ? Object.assign(new Error(what), { code: "ECONNRESET" }) : new ConnectError(what, Code.Unavailable),
+  );
 }
 
 createInterface(process.stdin)
   .on("line", (line) => {
     const command = JSON.parse(line) as Command;
-    if ("go" in command) paused.get(command.go)?.();
+    if ("go" in command) paused.get(command.go)?.stop.resolve();
+    else if ("drop" in command) drop(command.drop);
     else void run(command.call);
   })
   .once("close", () => process.exit(0));

@@ -74,8 +74,9 @@ export function createInvariants(watched: Watched): Invariants {
       if (one.state === "HELD" || one.state === "IN_DOUBT") sum += one.held;
       if (one.state === "COMMITTED") sum += one.committed ?? 0n;
     }
-    for (const { generation, counted } of world.contradictions.values()) {
-      if (generation.direction === "SPEND") sum += counted;
+    // There is one cap, and it counts spends only.
+    for (const counted of world.contradictions.values()) {
+      for (const more of counted.values()) sum += more;
     }
     return sum;
   }

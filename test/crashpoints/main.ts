@@ -1,0 +1,58 @@
+import { parseArgs } from "node:util";
+import { enumerateCells } from "./cell.ts";
+import { play } from "./play.ts";
+import { type Plant, plants } from "./plant.ts";
+import { impossibleList, lineOf, tableOf } from "./report.ts";
+
+const usage = `usage: npm run crashpoints -- [--only text] [--verbose] [--seed N] [--plant mistake]
+
+Stops, kills and cuts off processes at every named point of a call, in every state that its authorization can have
+there. Each cell is a spend of its own. Then everything heals, the same call is made again from a fresh process, days
+pass, and the vendor's ledger, the rows, the counters and the callers' answers are compared. Exit code 1 if they differ.
+
+  --only     only cells whose name contains this
+  --verbose  one line per cell, those that cannot be included
+  --seed     the order in which the cells are played; all of them are
+  --plant    with a mistake that has to be found: ${plants.join(", ")}`;
+
+const print = (text: string): void => void process.stdout.write(`${text}\n`);
+
+async function main(): Promise<number> {
+  const { values } = parseArgs({
+    options: {
+      only: { type: "string", default: "" },
+      verbose: { type: "boolean", default: false },
+      seed: { type: "string", default: "1" },
+      plant: { type: "string" },
+      help: { type: "boolean", default: false },
+    },
+  });
+  if (values.help) {
+    print(usage);
+    return 0;
+  }
+  const plant = plants.find((one) => one === values.plant);
+  if (values.plant !== undefined && plant === undefined) throw new Error(`--plant takes ${plants.join(", ")}`);
+  const cells = enumerateCells().filter(({ name }) => name.includes(values.only));
+  const begun = performance.now();
+  const played = await play(cells, {
+    seed: Number(values.seed),
+    ...(plant === undefined ? {} : { plant: plant satisfies Plant }),
+    onPlayed: (one) => {
+      if (values.verbose || one.violations.length > 0) print(lineOf(one));
+    },
+  });
+  if (values.verbose) print(impossibleList(cells));
+  print(`\n${tableOf(cells, played)}\n\n${Math.round((performance.now() - begun) / 1000)} s`);
+  const violated = played.filter(({ violations }) => violations.length > 0).length;
+  const impossible = cells.filter(({ route }) => "impossible" in route).length;
+  print(`crashpoints: ${cells.length} cells, ${impossible} impossible, ${violated} violations`);
+  return violated === 0 ? 0 : 1;
+}
+
+try {
+  process.exit(await main());
+} catch (error) {
+  process.stderr.write(`crashpoints: ${error instanceof Error ? (error.stack ?? error.message) : String(error)}\n`);
+  process.exit(1);
+}
