@@ -15,14 +15,13 @@ import { createLogDestination } from "./log-destination.ts";
 import { authGate, principalInterceptor, tokenHash, type TokenOwner } from "./rpc/auth.ts";
 import { authorizationMethods } from "./rpc/authorizations.ts";
 import { capMethods } from "./rpc/caps.ts";
-import { readCertificates, watchCertificates } from "./rpc/certificates.ts";
+import { secured } from "./rpc/certificate-watch.ts";
 import { contradictionMethods } from "./rpc/contradictions.ts";
 import { errorInterceptor } from "./rpc/errors.ts";
 import { increaseHoldMethod } from "./rpc/increase-hold.ts";
 import { killSwitchMethods } from "./rpc/kill-switches.ts";
 import { leaseAdminMethods, leaseMethods } from "./rpc/lease.ts";
 import { startListener } from "./rpc/listener.ts";
-import type { TlsSettings } from "./rpc/listener-tls.ts";
 import { operatorMethods } from "./rpc/operators.ts";
 import { reconcileMethods } from "./rpc/reconcile.ts";
 import { reconciliationRunMethods } from "./rpc/reconciliation-runs.ts";
@@ -90,6 +89,8 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     return closing;
   };
   try {
+    // Before the database is touched: an operator who mistyped a path is told so at once.
+    const tls = config.tls === undefined ? undefined : secured(config.tls, { log, closers });
     const telemetry = startTelemetry({
       serviceName: "holdfast",
       ...(config.otlpEndpoint === undefined ? {} : { otlpEndpoint: config.otlpEndpoint }),
@@ -99,7 +100,7 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     const instance = createInstanceWatch((problem) => logInstance(log, problem));
     const pool = await openDatabase(config, options, { log, closers, instance });
     await bootstrap(pool, config, log);
-    const vendors = await openVendors(pool, config);
+    const vendors = await openVendors(refusing(pool), config);
     warmUpValidation(services);
     const health = createHealth(services);
     const uses = createVaultKeyUses();
@@ -116,7 +117,6 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
       meter: metrics.getMeter("holdfast"),
       onError: (error) => log.warn({ err: error }, "a reconciliation failed; it is tried again"),
     });
-    const tls = securedBy(config, { log, closers });
     const sweep = startSweep({
       database: pool,
       intervalMs: config.sweepIntervalMs,
@@ -315,35 +315,6 @@ function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => 
     });
     health.routes(router);
     createReflection(services)(router);
-  };
-}
-
-const certificateLookMs = 10_000;
-
-/** Reads the certificates, and takes new ones into use while the server runs: when they change, and on SIGHUP. */
-function securedBy({ tls }: Config, { log, closers }: Pick<DatabaseParts, "log" | "closers">): TlsSettings | undefined {
-  if (tls === undefined) return undefined;
-  const certificates = readCertificates(tls, Date.now);
-  return {
-    certificates,
-    minVersion: tls.minVersion,
-    onOpen(exchange) {
-      const watch = watchCertificates({
-        files: tls,
-        inUse: certificates,
-        intervalMs: certificateLookMs,
-        now: Date.now,
-        onChange: exchange,
-        log,
-      });
-      const look = () => watch.look();
-      process.on("SIGHUP", look);
-      closers.push(() => {
-        process.off("SIGHUP", look);
-        watch.stop();
-        return Promise.resolve();
-      });
-    },
   };
 }
 

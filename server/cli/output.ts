@@ -98,8 +98,8 @@ export function durationText(duration: Duration | undefined): string {
 }
 
 /** The word of an enum without its prefix. */
-export function wordOf(values: Readonly<Record<number, string>>, value: number): string {
-  return values[value] ?? `${value}`;
+export function wordOf(values: Readonly<Record<string, number>>, value: number): string {
+  return Object.entries(values).find(([, known]) => known === value)?.[0] ?? `${value}`;
 }
 
 /** A terminal must not be told to do anything by what a caller has chosen. */

@@ -5,6 +5,7 @@ import { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
 import { type CapSchema, CapWindow } from "@holdfast/api/holdfast/v1/cap_pb";
 import { type VaultKeySchema } from "@holdfast/api/holdfast/v1/vault_key_pb";
 import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
+import type { Logger } from "pino";
 import { type App, startApp } from "../../server/app.ts";
 import { type Config, readConfig } from "../../server/config.ts";
 import { createToken, tokenHash } from "../../server/rpc/auth.ts";
@@ -20,6 +21,7 @@ export interface TestServerOptions {
   readonly servers?: number;
   readonly protocol?: "connect" | "grpc";
   readonly config?: Partial<Config>;
+  readonly log?: Logger;
 }
 
 export interface TestServer {
@@ -57,6 +59,7 @@ export async function startTestServer(options: TestServerOptions = {}): Promise<
       const app = await startApp(config, {
         connection: database.connection,
         fsyncOff: "allowed",
+        ...(options.log === undefined ? {} : { log: options.log }),
       });
       closers.push(() => app.close());
       apps.push(app);
