@@ -169,13 +169,16 @@ function retrySpend(generation: number, spend: SpendIdentity | undefined): strin
 /** An earlier generation was proven not to have charged, and nobody asked for another try. */
 export class SpendAlreadyFailedError extends HoldfastError {
   readonly code = "holdfast_spend_already_failed";
-  /** Pass this as `retryAfterGeneration` to try again. */
+  /** Pass this as `retryAfterGeneration` to try again. 0 if another vault key was granted it: only that key learns it. */
   readonly retryAfterGeneration: number;
 
   constructor(retryAfterGeneration: number, context: ErrorContext) {
     super(
-      `Not charged: try ${retryAfterGeneration} of ${named(context.spend)} failed for certain. ` +
-        `To try again on purpose, repeat the call with ${retrySpend(retryAfterGeneration, context.spend)}.`,
+      retryAfterGeneration === 0
+        ? `Not charged: the last try of ${named(context.spend)} failed for certain, under another vault key. ` +
+            "To try again on purpose, use that key."
+        : `Not charged: try ${retryAfterGeneration} of ${named(context.spend)} failed for certain. ` +
+            `To try again on purpose, repeat the call with ${retrySpend(retryAfterGeneration, context.spend)}.`,
       context,
     );
     this.retryAfterGeneration = retryAfterGeneration;

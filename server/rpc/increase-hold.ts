@@ -51,6 +51,6 @@ function otherCurrency(amount: Money, authorization: Authorization | undefined):
   return new HoldfastError(
     "SPEND_MISMATCH",
     `The spend is authorized in ${authorization?.amount.currency ?? "another currency"}, not in ${amount.currency}. Give the new total in its currency.`,
-    { metadata: { fields: "spend.amount.currency" } },
+    { metadata: { fields: "amount.currency" } },
   );
 }

@@ -5,13 +5,13 @@ import { type CommitCommand, parseAuthorizationName } from "../domain/spend.ts";
 import type { Database } from "../store/database.ts";
 import type { GroupCommit } from "../store/group-commit.ts";
 import { listInDoubt } from "../store/reconcile.ts";
-import { type Resolved, resolveVoid } from "../store/resolve.ts";
-import type { CommitResult } from "../store/spend.ts";
+import { resolveVoid } from "../store/resolve.ts";
+import type { CommitResult, Settled } from "../store/spend.ts";
 import { type Principal, principalOf } from "./auth.ts";
 import { authorizationPositionOf } from "./authorizations.ts";
 import { authorizationMessage, durationMessage, moneyFrom } from "./convert.ts";
 import { cutPage, pageSize } from "./page.ts";
-import { requireSettled } from "./settle.ts";
+import { midCall, requireSettled } from "./settle.ts";
 import { currentTraceId } from "./trace.ts";
 
 export interface ResolveDependencies {
@@ -58,7 +58,7 @@ async function resolve(
   { database, commits }: ResolveDependencies,
   { workspace, id }: Principal,
   { name, reason, resolution }: ResolveAuthorizationRequest,
-): Promise<Resolved> {
+): Promise<Settled> {
   const authorization = parseAuthorizationName(name, "name");
   const traceId = currentTraceId() ?? "";
   switch (resolution.case) {
@@ -87,9 +87,4 @@ async function resolve(
     default:
       throw invalidField("resolution", "is required: set one of committed, voided.");
   }
-}
-
-function midCall({ holdLeftMs = 0 }: Resolved): string {
-  const seconds = Math.ceil(holdLeftMs / 1000);
-  return `An attempt is in the middle of its call to the vendor. Wait until it has ended, at most ${seconds} s, and resolve what is left.`;
 }

@@ -10,7 +10,10 @@ export const followForMsDefault = 7 * 86_400_000;
  * The authorization of a settling call that went through. Throws the refusal of one that did not; `stateNotAllowed` is
  * its message where the call is not possible in the authorization's state.
  */
-export function requireSettled(result: Settled, stateNotAllowed?: string): Authorization {
+export function requireSettled(
+  result: Pick<Settled, "errorReason" | "authorization">,
+  stateNotAllowed?: string,
+): Authorization {
   const { errorReason, authorization } = result;
   if (errorReason === "STATE_NOT_ALLOWED" && stateNotAllowed !== undefined) {
     throw new HoldfastError(errorReason, stateNotAllowed, { metadata: metadataOf(authorization) });
@@ -18,6 +21,12 @@ export function requireSettled(result: Settled, stateNotAllowed?: string): Autho
   if (errorReason !== undefined) throw refusal(errorReason, authorization);
   if (authorization === undefined) throw new Error("a settled call has no authorization");
   return authorization;
+}
+
+/** Why an operator's word has to wait, and for how long. */
+export function midCall({ holdLeftMs = 0 }: Settled): string {
+  const seconds = Math.ceil(holdLeftMs / 1000);
+  return `An attempt is in the middle of its call to the vendor. Wait until it has ended, at most ${seconds} s, and resolve what is left.`;
 }
 
 function refusal(reason: ErrorReasonName, authorization: Authorization | undefined): HoldfastError {
@@ -51,7 +60,7 @@ function describe(reason: ErrorReasonName, authorization: Authorization | undefi
     case "REFERENCE_ALREADY_COMMITTED":
       return "This vendor reference settles another authorization. It has been kept as a contradiction; tell an operator.";
     case "EVIDENCE_INSUFFICIENT":
-      return `The evidence does not prove that no charge exists. The authorization is ${authorization?.state ?? "open"} and keeps its headroom: repeat the call, reconcile, or let an operator resolve it.`;
+      return `The evidence does not prove that no charge exists. The authorization is ${authorization?.state ?? "open"} and keeps its headroom. Ask the vendor and commit or void by what it shows, or let an operator resolve it.`;
     case "REFERENCE_BOUND_ELSEWHERE":
       return "The vendor object belongs to another spend. Make no vendor call with it for this one, and void it as never sent.";
     case "ALREADY_BOUND":

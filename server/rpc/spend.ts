@@ -26,7 +26,7 @@ import { actorOf, type Principal, principalOf } from "./auth.ts";
 import { authorizeCommand, authorizeResponse } from "./authorize.ts";
 import { authorizationMessage, evidenceFrom, millisecondsFrom, moneyFrom } from "./convert.ts";
 import { type ErrorLog, toRequestError } from "./errors.ts";
-import { followForMsDefault, requireSettled } from "./settle.ts";
+import { followForMsDefault, midCall, requireSettled } from "./settle.ts";
 import { currentTraceId } from "./trace.ts";
 import { validateMessage } from "./validate.ts";
 
@@ -50,9 +50,6 @@ type SpendMethods = Pick<
   | "bindVendorReference"
   | "getAuthorization"
 >;
-
-const midCall =
-  "An attempt is in the middle of its call to the vendor. Void it once its hold has run out, or the attempt has ended.";
 
 /** Authorizing, settling and reading spends. */
 export function spendMethods(dependencies: SpendDependencies): SpendMethods {
@@ -90,7 +87,7 @@ export function spendMethods(dependencies: SpendDependencies): SpendMethods {
         reason: request.reason,
         traceId: currentTraceId() ?? "",
       });
-      return { authorization: authorizationMessage(requireSettled(result, midCall)) };
+      return { authorization: authorizationMessage(requireSettled(result, midCall(result))) };
     },
     async reportUnknown(request, context) {
       const principal = principalOf(context.values);

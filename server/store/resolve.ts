@@ -19,20 +19,10 @@ export interface VoidResolution {
   readonly traceId: string;
 }
 
-/** What became of a resolution. */
-export interface Resolved extends Settled {
-  /** How long the hold still runs of the attempt that it was refused for. */
-  readonly holdLeftMs: number | undefined;
-}
-
 /** Voids on an operator's word what no attempt is in the middle of; one statement, one commit. */
-export async function resolveVoid(
-  database: Database,
-  workspace: string,
-  resolution: VoidResolution,
-): Promise<Resolved> {
+export async function resolveVoid(database: Database, workspace: string, resolution: VoidResolution): Promise<Settled> {
   const { spendKey, generation } = resolution.authorization;
-  const [row] = await run<SettledRow & { hold_left_ms: bigint | null }>(database, resolveVoidStatement, [
+  const [row] = await run<SettledRow>(database, resolveVoidStatement, [
     workspace,
     spendKey,
     generation,
@@ -42,5 +32,5 @@ export async function resolveVoid(
     resolution.traceId,
   ]);
   if (row === undefined) throw new Error("resolve_void returned no row");
-  return { ...readSettled(row), holdLeftMs: row.hold_left_ms === null ? undefined : Number(row.hold_left_ms) };
+  return readSettled(row);
 }

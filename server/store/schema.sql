@@ -625,7 +625,7 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.void_authorization(p_row authorizations, p_now timestamp with time zone, p_evidence text, p_reason text, p_actor_kind text, p_actor_id text, p_trace_id text) returns void
 
--- function holdfast.void_spend(p_workspace text, p_spend_key text, p_generation integer, p_actor_kind text, p_actor_id text, p_attempt_id text, p_evidence text, p_vendor_status integer, p_vendor_replayed boolean, p_vendor_reference text, p_reason text, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
+-- function holdfast.void_spend(p_workspace text, p_spend_key text, p_generation integer, p_actor_kind text, p_actor_id text, p_attempt_id text, p_evidence text, p_vendor_status integer, p_vendor_replayed boolean, p_vendor_reference text, p_reason text, p_trace_id text) returns TABLE(error_reason text, hold_left interval, authorization_row authorizations)
 
 -- function holdfast.where_granting(p_value text) returns text
 

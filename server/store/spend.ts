@@ -12,13 +12,7 @@ import {
   type VoidEvidence,
 } from "../domain/spend.ts";
 import { type AuthorizationRow, authorizationColumns, readAuthorization } from "./authorization.ts";
-import {
-  type CapDrawJson,
-  capFiguresColumns,
-  type CapFiguresRow,
-  readCapDraw,
-  readCapFigures,
-} from "./cap-figures.ts";
+import { type CapDrawJson, capFiguresColumns, type CapFiguresRow, readCapDraw, readCapFigures } from "./cap-figures.ts";
 import { type Database, run, statement } from "./database.ts";
 import { type EngagedRow, readEngaged } from "./kill-switch.ts";
 
@@ -27,7 +21,7 @@ const authorizeBatchStatement = statement(
   `select f.disposition, f.error_reason, f.differing_fields, f.visible, f.may_have_been_sent, f.retry_after_ms,
      f.failed_generation, f.rule, ${capFiguresColumns}, f.draws::text as draws,
      f.kill_switch, f.kill_switch_target, ${authorizationColumns("(f.authorization_row)")}
-   from holdfast.authorize_batch($1::text, holdfast.requests_to_judge($1::text, $2::jsonb)) as f
+   from holdfast.authorize_batch(holdfast.where_granting($1::text), $2::jsonb) as f
    order by f.ord`,
 );
 
@@ -41,7 +35,7 @@ const commitBatchStatement = statement(
 
 const voidSpendStatement = statement(
   "void_spend",
-  `select f.error_reason, ${authorizationColumns("(f.authorization_row)")}
+  `select f.error_reason, ${holdLeftMs("f.hold_left")} as hold_left_ms, ${authorizationColumns("(f.authorization_row)")}
    from holdfast.void_spend($1::text, $2::text, $3::integer, $4::text, $5::text, $6::text, $7::text, $8::integer,
      $9::boolean, $10::text, $11::text, $12::text) as f`,
 );
@@ -111,21 +105,21 @@ export interface Settled {
   readonly errorReason: ErrorReasonName | undefined;
   /** Absent if it does not exist or belongs to another vault key. */
   readonly authorization: Authorization | undefined;
+  /** How long the hold still runs of the attempt that an operator's word was refused for. */
+  readonly holdLeftMs: number | undefined;
 }
 
 export interface CommitResult extends Settled {
   readonly overCommitted: boolean;
-  /** How long the attempt's hold still runs that a resolution was refused for. */
-  readonly holdLeftMs: number | undefined;
 }
 
 export interface SettledRow extends AuthorizationRow {
   readonly error_reason: ErrorReasonName | null;
+  readonly hold_left_ms?: bigint | null;
 }
 
 interface CommitRow extends SettledRow {
   readonly over_committed: boolean;
-  readonly hold_left_ms: bigint | null;
 }
 
 /**
@@ -169,7 +163,6 @@ export async function commitBatch(
   return rows.map((row) => ({
     ...readSettled(row),
     overCommitted: row.over_committed,
-    holdLeftMs: row.hold_left_ms === null ? undefined : Number(row.hold_left_ms),
   }));
 }
 
@@ -364,7 +357,12 @@ function milliseconds(ms: number): string {
 }
 
 export function readSettled(row: SettledRow): Settled {
-  return { errorReason: row.error_reason ?? undefined, authorization: readAuthorization(row) };
+  const { error_reason: reason, hold_left_ms: left } = row;
+  return {
+    errorReason: reason ?? undefined,
+    authorization: readAuthorization(row),
+    holdLeftMs: left === null || left === undefined ? undefined : Number(left),
+  };
 }
 
 function readDecision(row: DecisionRow): AuthorizeDecision {

@@ -65,7 +65,9 @@ describe("an operator's void", () => {
     const { name } = await grant("mid_call");
     const operator = server.spend(server.operatorToken);
     const early = operator.voidSpend({ authorization: name, evidence: VoidEvidence.OPERATOR, reason: "seen" });
+    const refused = await early.catch((cause: unknown) => cause);
     expect(await reasonOf(early)).toBe("STATE_NOT_ALLOWED");
+    expect((refused as Error).message).toMatch(/at most \d+ s/);
     expect((await grant("mid_call")).disposition).toBe(Disposition.IN_PROGRESS);
   });
 

@@ -159,6 +159,10 @@ describe("the life of a spend", () => {
     });
     const failed = await spends.authorizeSpend({ ...request, attemptId: attempt() });
     expect(failed).toMatchObject({ disposition: Disposition.ALREADY_FAILED, failedGeneration: 1 });
+    const other = server.spend(await server.vaultKey("failing"));
+    const told = await other.authorizeSpend({ ...request, attemptId: attempt() });
+    expect(told).toMatchObject({ disposition: Disposition.ALREADY_FAILED, failedGeneration: 0 });
+    expect(told.authorization).toBeUndefined();
     const next = await grant({ ...request, attemptId: attempt(), retryAfterGeneration: 1 });
     expect(next.generation).toBe(2);
   });
@@ -400,7 +404,7 @@ describe("an increase", () => {
     expect(await refusal(spends.increaseHold({ authorization: name, amount: eur }))).toMatchObject({
       code: Code.FailedPrecondition,
       reason: "SPEND_MISMATCH",
-      metadata: { fields: "spend.amount.currency" },
+      metadata: { fields: "amount.currency" },
     });
     for (const amount of [undefined, usd("0"), usd("-1")]) {
       const refused = await refusal(spends.increaseHold({ authorization: name, ...(amount && { amount }) }));

@@ -1,7 +1,7 @@
 import { createRouterTransport } from "@connectrpc/connect";
 import { Disposition } from "@holdfast/api/holdfast/v1/spend_pb";
 import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
-import { SpendAlreadyCommittedError, SpendInDoubtError } from "@holdfast/sdk";
+import { SpendAlreadyCommittedError, SpendAlreadyFailedError, SpendInDoubtError } from "@holdfast/sdk";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { PAYMENT, SPEND, startWorld, type World } from "./setup.ts";
 
@@ -24,6 +24,14 @@ test("a spend that another vault key committed is told so, with no vendor call",
   const error = await call.catch((thrown: unknown) => thrown);
   expect(error).toBeInstanceOf(SpendAlreadyCommittedError);
   expect(error).toMatchObject({ vendorReference: undefined, message: expect.stringContaining("another vault key") });
+  expect(world.posts()).toEqual([]);
+});
+
+test("a spend that failed under another vault key is told so, without a generation to try again with", async () => {
+  const call = stripeFor(Disposition.ALREADY_FAILED).paymentIntents.create(PAYMENT, { spend: SPEND });
+  const error = await call.catch((thrown: unknown) => thrown);
+  expect(error).toBeInstanceOf(SpendAlreadyFailedError);
+  expect(error).toMatchObject({ retryAfterGeneration: 0, message: expect.stringContaining("use that key") });
   expect(world.posts()).toEqual([]);
 });
 

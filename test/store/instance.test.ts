@@ -373,3 +373,45 @@ describe("recover", () => {
     expect(both.filter(({ recovered }) => recovered)).toHaveLength(1);
   });
 });
+
+test("a repeat that waits while what was recovered is voided gets the generation that it asks for", async () => {
+  const asked = { settlement: "TWO_STEP" } as const;
+  const id = await granting.grant(asked);
+  await promoted();
+  await run();
+  const paused = await database.pool.connect();
+  try {
+    await paused.query("begin");
+    const { rows } = await paused.query<{ pid: number }>("select pg_backend_pid() as pid");
+    const voided = await voidSpend(paused, granting.workspace, {
+      actor: { kind: "operator", id: "root" },
+      authorization: id,
+      attemptId: "",
+      evidence: "OPERATOR",
+      vendorStatus: 0,
+      vendorReplayed: false,
+      vendorReference: "",
+      reason: "looked it up",
+      traceId: "",
+    });
+    expect(voided).toMatchObject({ errorReason: undefined });
+    const late = granting.authorize(asks({ ...asked, retryAfterGeneration: 1 }));
+    await untilBlockedBy(rows[0]?.pid);
+    await paused.query("commit");
+    expect(await late).toMatchObject([
+      { disposition: "GRANTED", authorization: { generation: 2, settlement: "TWO_STEP" } },
+    ]);
+  } finally {
+    paused.release();
+  }
+});
+
+async function untilBlockedBy(pid: number | undefined): Promise<void> {
+  for (;;) {
+    const { rowCount } = await database.pool.query(
+      "select from pg_stat_activity a where a.datname = current_database() and $1::integer = any (pg_blocking_pids(a.pid))",
+      [pid],
+    );
+    if (rowCount !== 0) return;
+  }
+}

@@ -306,7 +306,8 @@ export const AdminService: GenService<{
     output: typeof GetCapResponseSchema;
   },
   /**
-   * Changes a cap's limit or max_per_spend. Lowering the limit below what is used is legal: nothing new fits.
+   * Changes a cap's limit, max_per_spend, enforcement or refunds_restore_headroom. Lowering the limit below what is used
+   * is legal: nothing new fits.
    *
    * @generated from rpc holdfast.v1.AdminService.UpdateCap
    */

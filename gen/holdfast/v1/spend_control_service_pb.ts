@@ -188,7 +188,8 @@ export type AuthorizeSpendResponse = Message<"holdfast.v1.AuthorizeSpendResponse
   differingFields: string[];
 
   /**
-   * With ALREADY_FAILED: the generation to name in `retry_after_generation`.
+   * With ALREADY_FAILED: the generation to name in `retry_after_generation`. Only the vault key that was granted it
+   * learns it.
    *
    * @generated from field: int32 failed_generation = 7;
    */
@@ -413,7 +414,8 @@ export type VoidSpendRequest = Message<"holdfast.v1.VoidSpendRequest"> & {
   authorization: string;
 
   /**
-   * The attempt that holds the authorization. Not needed from an operator, nor with the TOMBSTONE of the bound object.
+   * The attempt that holds the authorization. Not needed from an operator, nor with the TOMBSTONE of the bound object, nor
+   * with ABSENT_AFTER_QUARANTINE.
    *
    * @generated from field: string attempt_id = 2;
    */
@@ -425,14 +427,14 @@ export type VoidSpendRequest = Message<"holdfast.v1.VoidSpendRequest"> & {
   evidence: VoidEvidence;
 
   /**
-   * With VENDOR_REFUSED: the vendor's HTTP status.
+   * With VENDOR_REFUSED and NOT_EXECUTED: the vendor's HTTP status.
    *
    * @generated from field: int32 vendor_status = 4;
    */
   vendorStatus: number;
 
   /**
-   * With VENDOR_REFUSED: the vendor marked the answer as the replay of an earlier one.
+   * With VENDOR_REFUSED and NOT_EXECUTED: the vendor marked the answer as the replay of an earlier one.
    *
    * @generated from field: bool vendor_replayed = 5;
    */
@@ -1263,7 +1265,8 @@ export const SpendControlService: GenService<{
   },
   /**
    * Gives the headroom back because no charge exists. Idempotent. Insufficient evidence is refused with
-   * EVIDENCE_INSUFFICIENT and leaves the authorization IN_DOUBT.
+   * EVIDENCE_INSUFFICIENT and leaves the authorization IN_DOUBT; absence that is not proven yet changes nothing. While an
+   * attempt is in the middle of its call, an operator's word is refused with STATE_NOT_ALLOWED, and when to come again.
    *
    * @generated from rpc holdfast.v1.SpendControlService.VoidSpend
    */

@@ -143,6 +143,8 @@ begin
       and t.spend_key in (select x.spend_key from jsonb_to_recordset(p_requests) as x (spend_key text))
       and t.state in ('HELD', 'IN_DOUBT')
     order by t.generation, t.spend_key for update;
+  -- Not before: whoever held a lock may just have settled what was recovered.
+  p_requests := holdfast.requests_to_judge(p_workspace, p_requests);
 
   select coalesce(array_agg(m.ord), '{}'), coalesce(array_agg(m.cap_id), '{}'), coalesce(array_agg(m.label), '{}'),
     coalesce(array_agg(m.subject), '{}'), coalesce(array_agg(m.unpinned), '{}')
@@ -391,7 +393,7 @@ begin
         v_start := a.generation + 1;
       else
         d_disposition[r.ord] := 'ALREADY_FAILED';
-        d_failed[r.ord] := a.generation;
+        if d_visible[r.ord] then d_failed[r.ord] := a.generation; end if;
         continue;
       end if;
     elsif a is null and not v_claim and r.retry_after_generation > 0 then

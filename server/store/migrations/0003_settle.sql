@@ -426,7 +426,7 @@ create function holdfast.void_spend(
   p_workspace text, p_spend_key text, p_generation integer, p_actor_kind text, p_actor_id text, p_attempt_id text,
   p_evidence text, p_vendor_status integer, p_vendor_replayed boolean, p_vendor_reference text, p_reason text,
   p_trace_id text
-) returns table (error_reason text, authorization_row holdfast.authorizations)
+) returns table (error_reason text, hold_left interval, authorization_row holdfast.authorizations)
 language plpgsql volatile
 as $$
 #variable_conflict use_column
@@ -434,6 +434,7 @@ declare
   v_now timestamptz;
   a holdfast.authorizations;
   v_error text;
+  v_left interval;
   v_proven boolean;
 begin
   select t.* into a from holdfast.authorizations t
@@ -451,6 +452,7 @@ begin
   then
     -- The attempt in the middle of its call will know more than anybody can say now.
     v_error := 'STATE_NOT_ALLOWED';
+    v_left := a.hold_expire_time - v_now;
   elsif a.state in ('HELD', 'IN_DOUBT') and p_actor_kind = 'vault_key' and a.attempt_id <> p_attempt_id
     -- A tombstone is a fact about the bound object, whoever has seen it.
     and (p_evidence = 'TOMBSTONE' and a.bind_time is not null and a.vendor_reference = p_vendor_reference) is not true
@@ -501,7 +503,7 @@ begin
       p_workspace, v_now, 'void', p_actor_kind, p_actor_id, p_trace_id, p_spend_key, p_generation, a, v_error);
   end if;
   return query
-    select v_error, t from (select 1) as one
+    select v_error, v_left, t from (select 1) as one
     left join holdfast.authorizations t
       on t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;
 end

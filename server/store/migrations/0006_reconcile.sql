@@ -118,7 +118,7 @@ begin
     v_error := 'EVIDENCE_INSUFFICIENT';
   else
     return query
-      select f.error_reason, null::interval, f.authorization_row
+      select f.error_reason, f.hold_left, f.authorization_row
       from holdfast.void_spend(
         p_workspace, p_spend_key, p_generation, 'operator', p_operator_id, '',
         case when p_vendor_reference = '' then 'OPERATOR' else 'TOMBSTONE' end, 0, false, p_vendor_reference,

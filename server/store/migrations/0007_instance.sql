@@ -85,13 +85,12 @@ begin
 end
 $$;
 
--- The requests of a batch as they are to be judged. What was recovered unbound is stored as what is sent once, and a
--- repeat of it learns that it is in doubt; it is no other request than the first.
+-- The requests of a batch as they are to be judged, with their spends locked. What was recovered unbound is stored as what
+-- is sent once, and a repeat of it learns that it is in doubt; it is no other request than the first.
 create function holdfast.requests_to_judge(p_workspace text, p_requests jsonb) returns jsonb
 language plpgsql volatile
 as $$
 begin
-  perform holdfast.where_granting('');
   if not exists (select from holdfast.recovered_authorizations r where r.workspace_id = p_workspace) then
     return p_requests;
   end if;
