@@ -1,4 +1,4 @@
-import { X509Certificate } from "node:crypto";
+import { createPrivateKey, X509Certificate } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { createSecureContext, type SecureVersion } from "node:tls";
 import { StartupError } from "../startup-error.ts";
@@ -8,12 +8,12 @@ export interface TlsFiles {
   /** The server's certificate, followed by those that lead to its authority. */
   readonly certFile: string;
   readonly keyFile: string;
-  /** mTLS: only clients with a certificate of this authority are let in. */
+  /** mTLS: only clients with a certificate of one of these authorities are let in. */
   readonly clientCaFile?: string;
   readonly minVersion: SecureVersion;
 }
 
-/** The contents of the files, checked: they belong together and the certificate is valid now. */
+/** The contents of the files, checked: they are whole, they belong together and the certificate is valid now. */
 export interface Certificates {
   readonly cert: string;
   readonly key: string;
@@ -22,98 +22,119 @@ export interface Certificates {
   readonly expiresAt: number;
 }
 
-/** Reads and checks the files. Throws a StartupError (78) that names the file and the remedy; no message shows a key. */
-export function readCertificates(files: TlsFiles, now: () => number): Certificates {
-  const cert = readFile("HOLDFAST_TLS_CERT_FILE", files.certFile);
-  const key = readFile("HOLDFAST_TLS_KEY_FILE", files.keyFile);
-  const clientCa =
-    files.clientCaFile === undefined ? undefined : readFile("HOLDFAST_TLS_CLIENT_CA_FILE", files.clientCaFile);
-  const parsed = parse("HOLDFAST_TLS_CERT_FILE", files.certFile, cert);
-  if (clientCa !== undefined) parse("HOLDFAST_TLS_CLIENT_CA_FILE", files.clientCaFile ?? "", clientCa);
-  try {
-    createSecureContext({ cert, key });
-  } catch (error) {
-    throw refused(
-      `HOLDFAST_TLS_KEY_FILE names ${files.keyFile}, which is no unencrypted PEM key of the certificate in ${files.certFile}.`,
-      error,
-    );
-  }
-  const expiresAt = Date.parse(parsed.validTo);
-  if (expiresAt <= now()) throw refused(`The certificate in ${files.certFile} expired at ${parsed.validTo}; renew it.`);
-  return { cert, key, clientCa, expiresAt };
-}
-
-function readFile(variable: string, path: string): string {
-  try {
-    return readFileSync(path, "utf8");
-  } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
-    throw refused(`${variable} names ${path}, which cannot be read (${code ?? "unknown"}).`, error);
-  }
-}
-
-function parse(variable: string, path: string, pem: string): X509Certificate {
-  try {
-    return new X509Certificate(pem);
-  } catch (error) {
-    throw refused(`${variable} names ${path}, which is no certificate in PEM.`, error);
-  }
-}
-
-function refused(message: string, cause?: unknown): StartupError {
-  return new StartupError("config", message, cause);
-}
-
-export interface CertificateWatch {
-  /** Compares the files with what is in use, and hands on what is new and good. */
-  look(): void;
-  stop(): void;
-}
-
-interface WatchOptions {
-  readonly files: TlsFiles;
-  readonly inUse: Certificates;
-  readonly intervalMs: number;
-  readonly now: () => number;
-  readonly onChange: (certificates: Certificates) => void;
-  readonly log: {
-    info(details: object, message: string): void;
-    warn(details: object, message: string): void;
-    error(details: object, message: string): void;
-  };
-}
-
-const soonMs = 14 * 86_400_000;
-
 /**
- * Looks at the files again and again: a mounted secret is exchanged by renaming folders, which no file watcher sees
- * reliably. What is half written or does not belong together is left alone until it does; the old one stays in use.
+ * Reads and checks the files. Throws a StartupError (78) that names, for each file that cannot be used, what is wrong with
+ * it and the remedy; no message shows a key.
  */
-export function watchCertificates({ files, inUse, intervalMs, now, onChange, log }: WatchOptions): CertificateWatch {
-  let current = inUse;
-  let complaint = "";
-  const look = (): void => {
+export function readCertificates(files: TlsFiles, now: () => number): Certificates {
+  const problems: string[] = [];
+  const attempt = <T>(step: () => T): T | undefined => {
     try {
-      const read = readCertificates(files, now);
-      complaint = "";
-      if (read.cert === current.cert && read.key === current.key && read.clientCa === current.clientCa) return;
-      current = read;
-      onChange(read);
-      log.info({ expires: new Date(read.expiresAt).toISOString() }, "new certificates are in use");
-      warnOfExpiry(read);
+      return step();
     } catch (error) {
-      const { message } = error as Error;
-      // Once for each fault, not with every look.
-      if (message !== complaint)
-        log.error({ problem: message }, "the certificates on disk are not used; the old ones stay");
-      complaint = message;
+      if (!(error instanceof Unusable)) throw error;
+      problems.push(error.message);
+      return undefined;
     }
   };
-  const warnOfExpiry = ({ expiresAt }: Certificates): void => {
-    if (expiresAt - now() > soonMs) return;
-    log.warn({ expires: new Date(expiresAt).toISOString() }, "the certificate expires within 14 days; renew it");
-  };
-  warnOfExpiry(current);
-  const timer = setInterval(look, intervalMs).unref();
-  return { look, stop: () => clearInterval(timer) };
+  const own = attempt(() => ownCertificate(files.certFile, now()));
+  const key = attempt(() => privateKey(files.keyFile));
+  const { clientCaFile } = files;
+  const clientCa = clientCaFile === undefined ? undefined : attempt(() => authorities(clientCaFile));
+  if (own !== undefined && key !== undefined) attempt(() => belongTogether(files, own.cert, key));
+  if (own === undefined || key === undefined || problems.length > 0) {
+    throw new StartupError("config", problems.join(" "));
+  }
+  return { cert: own.cert, key, clientCa, expiresAt: own.expiresAt };
+}
+
+/** What one file cannot be used for, and the remedy. */
+class Unusable extends Error {}
+
+function ownCertificate(path: string, now: number): { readonly cert: string; readonly expiresAt: number } {
+  const named = `HOLDFAST_TLS_CERT_FILE names ${path}`;
+  const cert = readFile(named, path);
+  const [leaf] = certificatesIn(named, cert);
+  const [begins, ends] = [leaf?.validFromDate.getTime() ?? 0, leaf?.validToDate.getTime() ?? 0];
+  if (ends <= now) throw new Unusable(`${named}, which expired at ${utc(ends)}; renew it.`);
+  if (begins > now) {
+    throw new Unusable(`${named}, which is not valid before ${utc(begins)}; check the clock, or use an earlier one.`);
+  }
+  return { cert, expiresAt: ends };
+}
+
+function privateKey(path: string): string {
+  const named = `HOLDFAST_TLS_KEY_FILE names ${path}`;
+  const key = readFile(named, path);
+  if (/-----BEGIN ENCRYPTED PRIVATE KEY-----|^Proc-Type: 4,ENCRYPTED/m.test(key)) {
+    throw new Unusable(
+      `${named}, which is encrypted; decrypt it with "openssl pkey -in encrypted.key -out plain.key" into a file that ` +
+        "only the server may read.",
+    );
+  }
+  try {
+    createPrivateKey(key);
+  } catch (cause) {
+    throw new Unusable(`${named}, which is no whole private key in PEM; write the certificate's key there.`, { cause });
+  }
+  return key;
+}
+
+function authorities(path: string): string {
+  const named = `HOLDFAST_TLS_CLIENT_CA_FILE names ${path}`;
+  const text = readFile(named, path);
+  certificatesIn(named, text);
+  return text;
+}
+
+function belongTogether({ certFile, keyFile }: TlsFiles, cert: string, key: string): void {
+  try {
+    createSecureContext({ cert, key });
+  } catch (cause) {
+    const why = (cause as NodeJS.ErrnoException).code ?? "unknown";
+    throw new Unusable(
+      `HOLDFAST_TLS_KEY_FILE names ${keyFile}, which is not the key of the certificate in ${certFile} (${why}); ` +
+        "use the pair that was issued together, the server's own certificate first in its file.",
+      { cause },
+    );
+  }
+}
+
+function readFile(named: string, path: string): string {
+  try {
+    return readFileSync(path, "utf8");
+  } catch (cause) {
+    const { code } = cause as NodeJS.ErrnoException;
+    throw new Unusable(
+      `${named}, which cannot be read (${code ?? "unknown"}); correct the path, or let the server's user read it.`,
+      { cause },
+    );
+  }
+}
+
+/**
+ * Every certificate of a file. OpenSSL takes a file of authorities up to the first that it cannot read and says nothing;
+ * half a file would then turn away the clients of the authorities in its other half.
+ */
+function certificatesIn(named: string, pem: string): X509Certificate[] {
+  const block = /-----BEGIN ([A-Z0-9 ]+)-----[^]*?-----END \1-----/g;
+  const found: X509Certificate[] = [];
+  try {
+    for (const [text, label] of pem.matchAll(block)) {
+      if (label?.endsWith("CERTIFICATE") === true) found.push(new X509Certificate(text));
+    }
+  } catch (cause) {
+    throw new Unusable(`${named}, in which certificate ${found.length + 1} is broken; write the whole file.`, {
+      cause,
+    });
+  }
+  if (/^-----/m.test(pem.replace(block, ""))) {
+    throw new Unusable(`${named}, which ends within a certificate; write the whole file.`);
+  }
+  if (found.length === 0) throw new Unusable(`${named}, which is no certificate in PEM; convert or replace it.`);
+  return found;
+}
+
+function utc(ms: number): string {
+  return new Date(ms).toISOString();
 }

@@ -24,7 +24,8 @@ export function createConnections(
 ): Connections {
   const all = new Set<Socket>();
   const perPeer = new Map<string, number>();
-  const undecidedSince = new Map<Socket, number>();
+  /** By the address of the client: a TLS socket and the one below it have nothing else in common. */
+  const undecided = new Map<string, { readonly socket: Socket; readonly since: number }>();
 
   function count(socket: Socket): boolean {
     const peer = socket.remoteAddress ?? "";
@@ -37,10 +38,11 @@ export function createConnections(
     }
     all.add(socket);
     perPeer.set(peer, ofPeer + 1);
-    undecidedSince.set(socket, performance.now());
+    const from = addressOf(socket);
+    undecided.set(from, { socket, since: performance.now() });
     socket.once("close", () => {
       all.delete(socket);
-      undecidedSince.delete(socket);
+      if (undecided.get(from)?.socket === socket) undecided.delete(from);
       const left = (perPeer.get(peer) ?? 1) - 1;
       if (left > 0) perPeer.set(peer, left);
       else perPeer.delete(peer);
@@ -49,7 +51,7 @@ export function createConnections(
   }
 
   function decided(socket: Socket, isHttp2: boolean): void {
-    undecidedSince.delete(socket);
+    undecided.delete(addressOf(socket));
     // An HTTP/2 client that closes its side has gone; only HTTP/1 clients do so and still read. Without this the calls
     // of a vanished client would run until their deadline.
     if (isHttp2) socket.allowHalfOpen = false;
@@ -62,26 +64,24 @@ export function createConnections(
     },
     count,
     secured(socket, isHttp2) {
-      // A TLS socket and the one below it have nothing in common but where they come from.
-      for (const below of undecidedSince.keys()) {
-        if (below.remotePort === socket.remotePort && below.remoteAddress === socket.remoteAddress) {
-          undecidedSince.delete(below);
-        }
-      }
       socket.on("error", () => socket.destroy());
       decided(socket, isHttp2);
     },
     sweep() {
       const limit = performance.now() - limits.firstRequestMs;
-      for (const [socket, since] of undecidedSince) if (since < limit) socket.destroy();
+      for (const { socket, since } of undecided.values()) if (since < limit) socket.destroy();
     },
     destroyUndecided() {
-      for (const socket of undecidedSince.keys()) socket.destroy();
+      for (const { socket } of undecided.values()) socket.destroy();
     },
     destroyAll() {
       for (const socket of all) socket.destroy();
     },
   };
+}
+
+function addressOf({ remoteAddress, remotePort }: Socket): string {
+  return `${remoteAddress ?? ""} ${remotePort ?? ""}`;
 }
 
 /** Reads until the protocol is certain, puts back what it has read, and calls `decided`. */

@@ -1,6 +1,10 @@
-import { createServer as createTlsServer, type Server as TlsServer, type TLSSocket } from "node:tls";
+import {
+  createServer as createTlsServer,
+  type SecureVersion,
+  type Server as TlsServer,
+  type TLSSocket,
+} from "node:tls";
 import type { Socket } from "node:net";
-import type { SecureVersion } from "node:tls";
 import type { Certificates } from "./certificates.ts";
 import type { Connections } from "./listener-connections.ts";
 import type { ListenerLimits } from "./listener-limits.ts";

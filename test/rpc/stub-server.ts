@@ -11,6 +11,7 @@ import { authGate, createToken, principalInterceptor, type TokenKind, tokenHash 
 import { errorInterceptor } from "@holdfast/server/rpc/errors";
 import { type Listener, startListener } from "@holdfast/server/rpc/listener";
 import type { ListenerLimits } from "@holdfast/server/rpc/listener-limits";
+import type { TlsSettings } from "@holdfast/server/rpc/listener-tls";
 import { createHealth, createReflection, type HealthSwitch } from "@holdfast/server/rpc/standard";
 import { traceGate, traceInterceptor } from "@holdfast/server/rpc/trace";
 import { validationInterceptor } from "@holdfast/server/rpc/validate";
@@ -29,7 +30,12 @@ export interface StubServer extends Listener {
 
 /** The real RPC plumbing in its real order, around handlers without a database. */
 export async function startStubServer(
-  options: { limits?: Partial<ListenerLimits>; spend?: SpendControl; interceptors?: Interceptor[] } = {},
+  options: {
+    limits?: Partial<ListenerLimits>;
+    spend?: SpendControl;
+    interceptors?: Interceptor[];
+    tls?: TlsSettings;
+  } = {},
 ): Promise<StubServer> {
   const vaultKeyToken = createToken("vk", "acme", "billing");
   const operatorToken = createToken("op", "acme", "alice");
@@ -54,6 +60,7 @@ export async function startStubServer(
     host: "127.0.0.1",
     port: 0,
     log,
+    ...(options.tls === undefined ? {} : { tls: options.tls }),
     ...(options.limits === undefined ? {} : { limits: options.limits }),
     requestGate: traceGate(
       authGate({

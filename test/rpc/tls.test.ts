@@ -13,7 +13,7 @@ import { createHoldfast } from "@holdfast/sdk";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import { runCommand } from "../../server/cli/program.ts";
 import type { TlsFiles } from "../../server/rpc/certificates.ts";
-import { readCertificates, watchCertificates } from "../../server/rpc/certificates.ts";
+import { readCertificates } from "../../server/rpc/certificates.ts";
 import { startListener } from "../../server/rpc/listener.ts";
 import { type Authority, createAuthority } from "../support/certificates.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
@@ -257,67 +257,6 @@ test("new certificates are taken into use under load without a failed call, and 
   await Promise.all(load);
   expect(failed).toBe(0);
 }, 120_000);
-
-describe("certificates", () => {
-  const log = { info: vi.fn(), warn: vi.fn(), error: vi.fn() };
-  const day = 86_400_000;
-
-  test.each([
-    [
-      "a file that is not there",
-      (files: TlsFiles) => ({ ...files, certFile: join(folder, "none.pem") }),
-      /none\.pem.*ENOENT/,
-    ],
-    [
-      "a key of another certificate",
-      (files: TlsFiles) => ({ ...files, keyFile: filesOf(authority).keyFile }),
-      /no unencrypted PEM key/,
-    ],
-    [
-      "a key in place of the certificate",
-      (files: TlsFiles) => ({ ...files, certFile: files.keyFile }),
-      /no certificate in PEM/,
-    ],
-    [
-      "a client authority that is none",
-      (files: TlsFiles) => ({ ...files, clientCaFile: files.keyFile }),
-      /CLIENT_CA_FILE/,
-    ],
-  ])("%s is refused with its name", (_, spoil, message) => {
-    expect(() => readCertificates(spoil(filesOf(authority)), Date.now)).toThrow(message);
-  });
-
-  test("an expired one is refused, and one that expires soon is warned of", () => {
-    const files = filesOf(authority);
-    expect(() => readCertificates(files, () => Date.now() + 3_000 * day)).toThrow(/expired/);
-    const inUse = readCertificates(files, Date.now);
-    const watch = watchCertificates({
-      files,
-      inUse,
-      intervalMs: 3_600_000,
-      now: () => inUse.expiresAt - day,
-      onChange: () => {},
-      log,
-    });
-    watch.stop();
-    expect(log.warn).toHaveBeenCalledOnce();
-  });
-
-  test("a fault is told once, however often it is seen", () => {
-    const files = filesOf(authority);
-    const onChange = vi.fn();
-    const inUse = readCertificates(files, Date.now);
-    const watch = watchCertificates({ files, inUse, intervalMs: 3_600_000, now: Date.now, onChange, log });
-    exchange(files, { cert: "nothing" });
-    for (let looks = 0; looks < 3; looks += 1) watch.look();
-    expect(log.error).toHaveBeenCalledOnce();
-    exchange(files, authority.issue("localhost"));
-    watch.look();
-    watch.look();
-    expect(onChange).toHaveBeenCalledOnce();
-    watch.stop();
-  });
-});
 
 test("a request over HTTP/1.1 is kept alive", async () => {
   const server = await secureServer(filesOf(authority));

@@ -6,12 +6,19 @@ export interface Certificate {
   readonly key: string;
 }
 
+export interface Validity {
+  readonly from: Date;
+  readonly to: Date;
+}
+
 /** An authority that lives as long as the test. */
 export interface Authority {
   /** Its own certificate, PEM. */
   readonly cert: string;
   /** A certificate for these host names and IPv4 addresses, usable by a server and by a client. */
   issue(this: void, ...names: readonly string[]): Certificate;
+  /** The same, valid in another time than now. */
+  issueFor(this: void, validity: Validity, ...names: readonly string[]): Certificate;
 }
 
 // Just enough of DER (X.690) and X.509 (RFC 5280) for certificates that live for a day.
@@ -64,8 +71,8 @@ function certificate(options: {
   readonly publicKey: KeyObject;
   readonly issuerKey: KeyObject;
   readonly extensions: readonly Buffer[];
+  readonly validity: Validity;
 }): string {
-  const now = Date.now();
   // The first bit is 0, as a serial number is positive.
   const serial = Buffer.concat([Buffer.from([0x41]), randomBytes(8)]);
   const body = sequence(
@@ -73,7 +80,7 @@ function certificate(options: {
     der(0x02, serial),
     ecdsaWithSha256,
     name(options.issuer),
-    sequence(time(new Date(now - DAY_MS)), time(new Date(now + DAY_MS))),
+    sequence(time(options.validity.from), time(options.validity.to)),
     name(options.subject),
     options.publicKey.export({ type: "spki", format: "der" }),
     der(0xa3, sequence(...options.extensions)),
@@ -83,12 +90,26 @@ function certificate(options: {
   return `-----BEGIN CERTIFICATE-----\n${lines.join("\n")}\n-----END CERTIFICATE-----\n`;
 }
 
+const today = (): Validity => ({ from: new Date(Date.now() - DAY_MS), to: new Date(Date.now() + DAY_MS) });
+
 const keyPair = () => generateKeyPairSync("ec", { namedCurve: "P-256" });
 
 export function createAuthority(commonName = "Test authority"): Authority {
   const own = keyPair();
   const basicConstraints = (isAuthority: boolean) =>
     extension("2.5.29.19", true, sequence(...(isAuthority ? [yes] : [])));
+  const issueFor: Authority["issueFor"] = (validity, ...names) => {
+    const { publicKey, privateKey } = keyPair();
+    const cert = certificate({
+      subject: names[0] ?? "test",
+      issuer: commonName,
+      publicKey,
+      issuerKey: own.privateKey,
+      extensions: [basicConstraints(false), alternativeNames(names)],
+      validity,
+    });
+    return { cert, key: privateKey.export({ type: "pkcs8", format: "pem" }) as string };
+  };
   return {
     cert: certificate({
       subject: commonName,
@@ -96,17 +117,9 @@ export function createAuthority(commonName = "Test authority"): Authority {
       publicKey: own.publicKey,
       issuerKey: own.privateKey,
       extensions: [basicConstraints(true)],
+      validity: today(),
     }),
-    issue(...names) {
-      const { publicKey, privateKey } = keyPair();
-      const cert = certificate({
-        subject: names[0] ?? "test",
-        issuer: commonName,
-        publicKey,
-        issuerKey: own.privateKey,
-        extensions: [basicConstraints(false), alternativeNames(names)],
-      });
-      return { cert, key: privateKey.export({ type: "pkcs8", format: "pem" }) as string };
-    },
+    issue: (...names) => issueFor(today(), ...names),
+    issueFor,
   };
 }
