@@ -65,7 +65,11 @@ export function createConnections(
     count,
     secured(socket, isHttp2) {
       socket.on("error", () => socket.destroy());
-      decided(socket, isHttp2);
+      // Not before: who leaves in a handshake has gone.
+      socket.allowHalfOpen = true;
+      if (isHttp2) decided(socket, true);
+      // An HTTP/1 connection counts as idle, for a shutdown, only after its first request.
+      else peek(socket, () => decided(socket, false));
     },
     sweep() {
       const limit = performance.now() - limits.firstRequestMs;

@@ -38,7 +38,7 @@ export function createSecureServer(
     handshakeTimeout: limits.firstRequestMs,
     requestCert: certificates.clientCa !== undefined,
     rejectUnauthorized: certificates.clientCa !== undefined,
-    allowHalfOpen: true,
+    allowHalfOpen: false,
     noDelay: true,
   });
   server.on("connection", (socket: Socket) => connections.count(socket));
