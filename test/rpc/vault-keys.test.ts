@@ -4,7 +4,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import { ErrorInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
 import { CapWindow } from "@holdfast/api/holdfast/v1/cap_pb";
 import { Disposition, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
-import { VaultKeyState } from "@holdfast/api/holdfast/v1/vault_key_pb";
+import { type VaultKey, VaultKeyState } from "@holdfast/api/holdfast/v1/vault_key_pb";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { parsePolicyDocument } from "../../server/domain/policy-document.ts";
 import { policyDocumentRequest } from "../../server/rpc/policy-document.ts";
@@ -45,6 +45,13 @@ async function refusal(call: Promise<unknown>) {
   );
   const info = error.findDetails(ErrorInfoSchema)[0];
   return { code: error.code, reason: info?.reason, field: info?.metadata["field"], message: error.rawMessage };
+}
+
+/** Without the time of the last use, which is written down by and by. */
+function unused(key: VaultKey | undefined): Omit<VaultKey, "lastUseTime"> | undefined {
+  if (key === undefined) return undefined;
+  const { lastUseTime: _, ...others } = key;
+  return others;
 }
 
 async function kinds(): Promise<string[]> {
@@ -281,7 +288,7 @@ describe("stopping a key", () => {
     expect((await spend.getAuthorization(read)).authorization).toBeDefined();
 
     const again = await server.admin.suspendVaultKey({ name, reason: "another word" });
-    expect(again.vaultKey).toEqual(suspended.vaultKey);
+    expect(unused(again.vaultKey)).toEqual(unused(suspended.vaultKey));
     expect((await server.admin.resumeVaultKey({ name, reason: "found" })).vaultKey).toMatchObject({
       state: VaultKeyState.ACTIVE,
       reason: "",
@@ -292,7 +299,7 @@ describe("stopping a key", () => {
     expect(revoked).toMatchObject({ openAuthorizationCount: 2n, vaultKey: { state: VaultKeyState.REVOKED } });
     expect(await refusal(server.admin.resumeVaultKey({ name }))).toMatchObject({ reason: "STATE_NOT_ALLOWED" });
     expect(await refusal(server.admin.suspendVaultKey({ name }))).toMatchObject({ reason: "STATE_NOT_ALLOWED" });
-    expect((await server.admin.revokeVaultKey({ name })).vaultKey).toEqual(revoked.vaultKey);
+    expect(unused((await server.admin.revokeVaultKey({ name })).vaultKey)).toEqual(unused(revoked.vaultKey));
     const told = (await kinds()).filter((kind) => kind.startsWith("vault_key.")).toReversed();
     expect(told).toEqual(["vault_key.created", "vault_key.suspended", "vault_key.resumed", "vault_key.revoked"]);
   });
