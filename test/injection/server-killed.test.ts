@@ -5,10 +5,10 @@ import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { type App, startApp } from "../../server/app.ts";
 import { readConfig } from "../../server/config.ts";
 import { createPolicy, type Policy, transportOf } from "../crash/policy.ts";
-import { ask } from "../support/standby.ts";
+import { ask as askDatabase } from "../support/standby.ts";
 import { type DurablePostgres, startDurablePostgres } from "./durable-postgres.ts";
 import { operatorToken, type ServerProcess, startServerProcess } from "./server-process.ts";
-import { dollar, refused } from "./spend-call.ts";
+import { dollar } from "./spend-call.ts";
 import { startWire, type Wire } from "./wire.ts";
 
 // A server in a process of its own is killed with SIGKILL at a known point of its conversation with the database; the
@@ -45,67 +45,46 @@ afterAll(async () => {
 
 async function rowsOf(like: string): Promise<number> {
   const text = `select count(*)::int4 as n from holdfast.authorizations where customer_id like '${like}'`;
-  return (await ask(postgres.connection, text))[0]?.["n"] as number;
+  return (await askDatabase(postgres.connection, text))[0]?.["n"] as number;
 }
 
-async function killAt(reached: Promise<void>): Promise<void> {
-  await reached;
-  expect(await victim.end("SIGKILL")).toBe("SIGKILL");
-}
-
-test("before its statement has left: no row, and the same attempt is granted elsewhere", async () => {
-  const request = dollar("before-sql");
-  const reached = wire.stop("way there", "authorize_batch");
-  const refusal = refused(spends.victim.authorizeSpend(request));
-  await killAt(reached);
-  await refusal;
-  expect(await rowsOf("before-sql")).toBe(0);
-  expect(await spends.second.authorizeSpend(request)).toMatchObject({
-    disposition: Disposition.GRANTED,
-    mayHaveBeenSent: false,
-  });
-  expect(await rowsOf("before-sql")).toBe(1);
-});
-
-test("after its COMMIT and before its reply: the same attempt gets its grant again, another one waits", async () => {
-  const request = dollar("after-commit");
-  const reached = wire.stop("way back", "authorize_batch");
-  const refusal = refused(spends.victim.authorizeSpend(request));
-  await killAt(reached);
-  await refusal;
-  expect(await rowsOf("after-commit")).toBe(1);
-  const other = await spends.second.authorizeSpend(dollar("after-commit"));
-  expect(other).toMatchObject({ disposition: Disposition.IN_PROGRESS });
-  const replay = await spends.second.authorizeSpend(request);
-  expect(replay).toMatchObject({ disposition: Disposition.GRANTED, mayHaveBeenSent: true });
-  expect(replay.authorization?.name).toBe(other.authorization?.name ?? replay.authorization?.name);
-  expect(await rowsOf("after-commit")).toBe(1);
-});
-
-test.each(["way there", "way back"] as const)(
-  "with 200 callers in its batches, stopped on the %s: nobody is answered for another, everybody holds once",
-  async (on) => {
-    const customer = (n: number) => `batch-${on.replace(" ", "-")}-${n}`;
-    const requests = Array.from({ length: 200 }, (_, n) => dollar(customer(n)));
+// One call is stopped alone. The others wait behind it until they are sent over another connection, as one batch.
+test.each([
+  { on: "way there", where: "before its SQL has left", written: 0 },
+  { on: "way back", where: "after its COMMIT and before its replies", written: 1 },
+] as const)(
+  "$where: every caller's own attempt learns the truth, and everybody holds once",
+  async ({ on, written }) => {
+    const customer = (n: number) => `${on.replace(" ", "-")}-${n}`;
+    const requests = Array.from({ length: 201 }, (_, n) => dollar(customer(n)));
     const before = Number((await policy.usage()).held);
-    const reached = wire.stop(on, "authorize_batch");
-    const first = Promise.all(
-      requests.map((request) =>
-        spends.victim.authorizeSpend(request).then(
-          ({ authorization }) => authorization?.spend?.customerId,
-          () => undefined,
-        ),
-      ),
-    );
-    await killAt(reached);
+    const ask = (request: ReturnType<typeof dollar>) =>
+      spends.victim.authorizeSpend(request).then(
+        ({ authorization }) => authorization?.spend?.customerId,
+        () => undefined,
+      );
+    const [lone, ...others] = requests as [ReturnType<typeof dollar>, ...ReturnType<typeof dollar>[]];
+    const alone = wire.stop(on, "authorize_batch");
+    const told = [ask(lone)];
+    await alone;
+    const together = wire.stop(on, "authorize_batch");
+    told.push(...others.map(ask));
+    await together;
+    expect(await victim.end("SIGKILL")).toBe("SIGKILL");
     // Nobody was told anything but the truth about the own spend.
-    for (const [n, told] of (await first).entries()) expect([undefined, customer(n)]).toContain(told);
+    for (const [n, one] of (await Promise.all(told)).entries()) expect([undefined, customer(n)]).toContain(one);
+    expect(await rowsOf(customer(0))).toBe(written);
+    if (written > 0) {
+      const stranger = await spends.second.authorizeSpend(dollar(customer(0)));
+      expect(stranger).toMatchObject({ disposition: Disposition.IN_PROGRESS });
+    }
     const again = await Promise.all(requests.map((request) => spends.second.authorizeSpend(request)));
     for (const [n, { disposition, authorization }] of again.entries()) {
       expect([disposition, authorization?.spend?.customerId]).toEqual([Disposition.GRANTED, customer(n)]);
     }
-    expect(new Set(again.map(({ authorization }) => authorization?.name)).size).toBe(200);
-    expect(await rowsOf(`batch-${on.replace(" ", "-")}-%`)).toBe(200);
-    expect(Number((await policy.usage()).held) - before).toBe(200);
+    expect(again[0]?.mayHaveBeenSent).toBe(written > 0);
+    expect(new Set(again.map(({ authorization }) => authorization?.name)).size).toBe(201);
+    expect(await rowsOf(`${on.replace(" ", "-")}-%`)).toBe(201);
+    expect(Number((await policy.usage()).held) - before).toBe(201);
   },
 );

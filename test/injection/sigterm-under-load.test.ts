@@ -45,11 +45,13 @@ test("both servers restarted by SIGTERM under the SDK's load: exit code 0, no ca
     name: "rolling",
   });
   await load.more(20);
-  for (const index of [0, 1]) {
-    expect(await (servers[index] as ServerProcess).end("SIGTERM")).toBe(0);
-    servers[index] = await start();
-    await load.more(20);
-  }
+  const [first, second] = servers as [ServerProcess, ServerProcess];
+  expect(await first.end("SIGTERM")).toBe(0);
+  servers.splice(0, 1, await start());
+  await load.more(20);
+  expect(await second.end("SIGTERM")).toBe(0);
+  servers.splice(1, 1);
+  await load.more(20);
   expect(await load.stop()).toEqual([]);
   const { usage } = await createClientOf(0).admin.getCap({ name: "caps/everything" });
   expect(usage).toMatchObject({ committed: { amount: `${load.spent()}` }, held: { amount: "0" } });

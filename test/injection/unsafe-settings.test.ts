@@ -7,6 +7,7 @@ import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_ser
 import { Disposition } from "@holdfast/api/holdfast/v1/spend_pb";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { createPolicy, transportOf } from "../crash/policy.ts";
+import { createTestDatabase } from "../support/postgres.ts";
 import { ask } from "../support/standby.ts";
 import { type DurablePostgres, startDurablePostgres } from "./durable-postgres.ts";
 import { operatorToken, type ServerProcessOptions, serveCommand, startServerProcess } from "./server-process.ts";
@@ -69,8 +70,9 @@ test("the zones of the database and of the process change no window, and an unsa
 });
 
 test("a cluster with fsync off: the server does not start, and names the setting", async () => {
-  await postgres.close();
-  postgres = await startDurablePostgres({ fsync: false });
-  const { code, errors } = await startAndEnd({ connection: postgres.connection });
+  // The one that all tests share.
+  const database = await createTestDatabase();
+  const { code, errors } = await startAndEnd({ connection: database.connection });
+  await database.close();
   expect([code, errors.includes("fsync")]).toEqual([78, true]);
 });
