@@ -51,3 +51,17 @@ it("says that it did not get through when Stripe does not answer", async () => {
   expect(await reconcileJob(holdfast, plain, () => undefined)).toBe(2);
   expect(await states()).toEqual([AuthorizationState.HELD]);
 });
+
+it("sends for somebody when Stripe no longer shows what was committed", async () => {
+  const { holdfast, plain, stripe } = world.client();
+  const intent = await stripe.paymentIntents.create(
+    { amount: payer.amount, currency: "usd", payment_method: "pm_card_visa", confirm: true },
+    { spend },
+  );
+  expect(await reconcileJob(holdfast, plain, () => undefined)).toBe(0);
+  await world.server.database.pool.query("update holdfast.authorizations set vendor_reference = 'pi_gone'");
+  const lines: string[] = [];
+  expect(await reconcileJob(holdfast, plain, (line) => lines.push(line))).toBe(1);
+  expect(lines).toContainEqual(expect.stringMatching(/^MOVEMENT_MISSING authorizations\/\S+: pi_gone/));
+  expect(lines).toContainEqual(expect.stringContaining(`${intent.id} carries the mark`));
+});

@@ -137,9 +137,16 @@ test("a run goes on after a vendor that was away, page by page, and is started o
   expect(listed.reconciliationRuns.map(({ name }) => name)).toEqual([started?.name]);
 });
 
-test("a run ends where the credential is refused or deleted", async () => {
-  await world.server.admin.deleteVendorCredential({ name: "vendorCredentials/stripe", reason: "gone" });
-  await expect(world.server.admin.startReconciliationRun({ vendor: "stripe" })).rejects.toThrow(/no credential/);
+test("a run fails when its credential is deleted, and none is started without one", async () => {
+  const { admin } = world.server;
+  world.simulator.fault({ mode: "drop_before_execute", match: { method: "GET" }, times: 10_000 });
+  const { reconciliationRun } = await admin.startReconciliationRun({ vendor: "stripe" });
+  await admin.deleteVendorCredential({ name: "vendorCredentials/stripe", reason: "gone" });
+  expect(await finished(reconciliationRun?.name)).toMatchObject({
+    state: ReconciliationRunState.FAILED,
+    message: "The vendor credential was deleted.",
+  });
+  await expect(admin.startReconciliationRun({ vendor: "stripe" })).rejects.toThrow(/no credential/);
 });
 
 describe("the command", () => {
