@@ -1,6 +1,5 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { constants, type Http2ServerRequest, type Http2ServerResponse } from "node:http2";
-import type { DescMethod } from "@bufbuild/protobuf";
 import { type ConnectRouter, createConnectRouter, type HandlerContext, type Interceptor } from "@connectrpc/connect";
 import type { UniversalHandler, UniversalServerRequest } from "@connectrpc/connect/protocol";
 import {
@@ -10,6 +9,7 @@ import {
 } from "@connectrpc/connect-node";
 import type { ErrorLog } from "./errors.ts";
 import type { ListenerLimits } from "./listener-limits.ts";
+import { jsonOptionsOf, readInterceptor, refusingUnreadable } from "./unreadable-request.ts";
 
 export interface DispatchOptions {
   readonly routes: (router: ConnectRouter) => void;
@@ -70,8 +70,8 @@ export function createDispatcher(options: DispatchOptions): Dispatcher {
 function createHandlers(options: DispatchOptions): ReadonlyMap<string, UniversalHandler> {
   const { limits } = options;
   const router = createConnectRouter({
-    interceptors: [...options.interceptors],
-    ...(options.requestGate === undefined ? {} : { requestGate: options.requestGate }),
+    interceptors: [readInterceptor, ...options.interceptors],
+    requestGate: refusingUnreadable(options.requestGate, options.log),
     readMaxBytes: limits.readMaxBytes,
     writeMaxBytes: limits.writeMaxBytes,
     maxTimeoutMs: limits.timeoutMaxMs,
@@ -82,25 +82,29 @@ function createHandlers(options: DispatchOptions): ReadonlyMap<string, Universal
     // the 200 KB answer to a batch, to save bytes inside one network.
     compressMinBytes: limits.writeMaxBytes,
   });
-  options.routes(withBatchLimits(router, limits));
-  // Of two handlers for one path the later one counts, which is the one with the batch limit.
+  options.routes(perMethod(router, options));
+  // Of two handlers for one path the later one counts, which is the one with the method's own options.
   return new Map(router.handlers.map((handler) => [handler.requestPath, handler]));
 }
 
-/** Connect has one message limit per service. This registers the batch RPCs of a service once more, with theirs. */
-function withBatchLimits(router: ConnectRouter, limits: ListenerLimits): ConnectRouter {
-  const isBatch = (method: DescMethod) => limits.batchMethods.has(`${method.parent.typeName}.${method.name}`);
+/**
+ * Connect has one message limit and one way to read JSON per service. This registers the RPCs of Holdfast's own services
+ * once more, each with its own.
+ */
+function perMethod(router: ConnectRouter, { limits, log }: DispatchOptions): ConnectRouter {
   const wrapped: ConnectRouter = {
     handlers: router.handlers,
     rpc(method, implementation, options) {
-      const readMaxBytes = isBatch(method) ? limits.batchReadMaxBytes : limits.readMaxBytes;
-      router.rpc(method, implementation, { readMaxBytes, ...options });
+      const isBatch = limits.batchMethods.has(`${method.parent.typeName}.${method.name}`);
+      const readMaxBytes = isBatch ? limits.batchReadMaxBytes : limits.readMaxBytes;
+      router.rpc(method, implementation, { readMaxBytes, jsonOptions: jsonOptionsOf(method, log), ...options });
       return wrapped;
     },
     service(service, implementation, options) {
       router.service(service, implementation, options);
+      if (!service.typeName.startsWith("holdfast.")) return wrapped;
       const methods = implementation as Record<string, ((...input: never[]) => never) | undefined>;
-      for (const method of service.methods.filter(isBatch)) {
+      for (const method of service.methods) {
         const fn = methods[method.localName]?.bind(implementation);
         if (fn !== undefined) wrapped.rpc(method, fn as never, options);
       }

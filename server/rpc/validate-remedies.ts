@@ -9,7 +9,7 @@ export const remedyOfPattern: Readonly<Record<string, string>> = {
   "^[!-~]{0,128}$": "at most 128 visible ASCII characters without spaces",
   "^[!-~]{1,255}$": "1–255 visible ASCII characters without spaces, as the vendor wrote it",
   "^[!-~]{0,255}$": "at most 255 visible ASCII characters without spaces, as the vendor wrote it",
-  "^[^\\x00-\\x1f\\x7f]*$": "one line without control characters",
+  "^[^\\p{Cc}\\p{Cf}\\p{Cs}\\p{Zl}\\p{Zp}]*$": "one line without control, direction and zero-width characters",
   "^[0-9a-f]{32}$": "32 lower-case hex digits: 128 random bits, made once per logical call",
   "^([0-9a-f]{32})?$": "32 lower-case hex digits, or empty",
   "^([0-9a-f]{64})?$": "a SHA-256 as 64 lower-case hex digits, or empty",

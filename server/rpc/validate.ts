@@ -13,6 +13,7 @@ import { createValidator, type Violation } from "@bufbuild/protovalidate";
 import { Ignore, field as fieldRules } from "@bufbuild/protovalidate/gen/buf/validate/validate_pb.js";
 import type { Interceptor } from "@connectrpc/connect";
 import { type FieldViolation, InvalidRequestError } from "./errors.ts";
+import { mapPlace } from "./json-request.ts";
 import { remedyOfPattern } from "./validate-remedies.ts";
 
 const expressions = new Map<string, RegExp>();
@@ -81,7 +82,13 @@ function ruleViolations<Desc extends DescMessage>(schema: Desc, message: Message
   // A rule that cannot be compiled or evaluated is a defect of the contract, not the caller's mistake.
   if (result.kind === "error") throw result.error;
   if (result.kind === "valid") return [];
-  return result.violations.map((one) => ({ field: pathToString(one.field), description: describe(one) }));
+  return result.violations.map((one) => ({ field: placeOf(one), description: describe(one) }));
+}
+
+/** The path of what is wrong. A key of a map that is not a plain word is not repeated. */
+function placeOf({ field }: Violation): string {
+  const end = field.findIndex((one) => one.kind === "map_sub" && mapPlace("", `${one.key}`) === "");
+  return pathToString(end === -1 ? field : field.slice(0, end));
 }
 
 function describe(violation: Violation): string {
