@@ -57,6 +57,7 @@ export const CONTRADICTIONS: ReadonlySet<string> = new Set([
   "COMMIT_CONTRADICTS",
   "ALREADY_VOIDED",
   "REFERENCE_ALREADY_COMMITTED",
+  "REFERENCE_BOUND_ELSEWHERE",
 ]);
 
 /** Settled by somebody else meanwhile, an attempt is at it, or not proven yet: nothing is lost. */
@@ -64,7 +65,6 @@ export const REFUSALS: ReadonlySet<string> = new Set([
   ...CONTRADICTIONS,
   "ALREADY_COMMITTED",
   "ALREADY_BOUND",
-  "REFERENCE_BOUND_ELSEWHERE",
   "STATE_NOT_ALLOWED",
   "ATTEMPT_SUPERSEDED",
   "EVIDENCE_INSUFFICIENT",

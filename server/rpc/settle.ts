@@ -62,7 +62,7 @@ function describe(reason: ErrorReasonName, authorization: Authorization | undefi
     case "EVIDENCE_INSUFFICIENT":
       return `The evidence does not prove that no charge exists. The authorization is ${authorization?.state ?? "open"} and keeps its headroom. Ask the vendor and commit or void by what it shows, or let an operator resolve it.`;
     case "REFERENCE_BOUND_ELSEWHERE":
-      return "The vendor object belongs to another spend. Make no vendor call with it for this one, and void it as never sent.";
+      return "The vendor object belongs to another spend. Make no vendor call with it for this one, and void it as never sent. A commit with it is kept as a contradiction.";
     case "ALREADY_BOUND":
       return "Another vendor object is bound. Cancel yours and continue with the reference in the metadata.";
     case "STATE_NOT_ALLOWED":

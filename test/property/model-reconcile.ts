@@ -1,5 +1,5 @@
 import type { Answer, Report, Resolve } from "./command.ts";
-import { commit, isAnswer, settled, terminalReason, voidSpend } from "./model-settle.ts";
+import { commit, isAnswer, mayNotBind, settled, terminalReason, voidSpend } from "./model-settle.ts";
 import { isFollowed, isLive, shown, type World } from "./model-world.ts";
 
 const weekMs = 7 * 24 * 3_600_000;
@@ -13,7 +13,7 @@ export function report(world: World, request: Report): Answer {
   if (request.reference !== "" && found.bound && found.reference !== request.reference) {
     return { error: "ALREADY_BOUND", winner: found.reference };
   }
-  if (request.reference !== "" && world.rules.belongsElsewhere(world, found, request.reference)) {
+  if (request.reference !== "" && mayNotBind(world, found, request.reference)) {
     return { error: "REFERENCE_BOUND_ELSEWHERE" };
   }
   const holdLasts = world.now < found.holdExpireTime && found.settlement === "TWO_STEP";

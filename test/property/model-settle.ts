@@ -6,6 +6,7 @@ import {
   forgetAbsence,
   isLive,
   shown,
+  spendKey,
   unfollow,
   voidWith,
   type Generation,
@@ -34,7 +35,11 @@ export function isAnswer(found: Generation | Answer): found is Answer {
 export function commit(world: World, request: Commit): Answer {
   const found = settled(world, request);
   if (isAnswer(found)) return found;
-  if (found.state === "VOIDED") return contradict(world, found, request, "ALREADY_VOIDED", 1n);
+  if (found.state === "VOIDED") {
+    const voids = world.chargedVoids.get(chargeName(found, request.reference)) ?? new Set();
+    world.chargedVoids.set(chargeName(found, request.reference), voids.add(spendKey(found)));
+    return contradict(world, found, request, "ALREADY_VOIDED", 1n);
+  }
   if (found.state === "COMMITTED") return recommit(world, found, request);
   const charge = chargeName(found, request.reference);
   const settledBy = world.charges.get(charge);
@@ -44,6 +49,9 @@ export function commit(world: World, request: Commit): Answer {
   }
   if (found.bound && found.reference !== request.reference) {
     return contradict(world, found, request, "COMMIT_CONTRADICTS", 1n);
+  }
+  if (!found.bound && world.rules.belongsElsewhere(world, found, request.reference)) {
+    return contradict(world, found, request, "REFERENCE_BOUND_ELSEWHERE", 0n);
   }
   unfollow(found);
   world.charges.set(charge, found);
@@ -72,15 +80,18 @@ function recommit(world: World, found: Generation, request: Commit): Answer {
 
 /**
  * Keeps a second truth: the charge changes no state, but every counter of the generation counts it as committed. One
- * that was told before, or that settles a spend, counts only with what it is more than there. `spends`: how many it is.
+ * that was told before, or that settles a spend, counts only with what it is more than there; one that is bound to
+ * another spend, with what it is more than this one's own hold. `spends`: how many it is.
  */
 function contradict(world: World, generation: Generation, request: Commit, error: string, spends: bigint): Answer {
   const charge = chargeName(generation, request.reference);
   const settles = world.charges.get(charge);
-  for (const { counter, counts } of generation.holds) {
+  for (const { counter, counts, amount } of generation.holds) {
     const told = counts ? spends : request.amount;
     const before = world.rules.counted(world, charge, counter);
-    const more = told - before - settledAmount(settles, generation.currency, counts);
+    const covered =
+      error === "REFERENCE_BOUND_ELSEWHERE" ? amount : settledAmount(settles, generation.currency, counts);
+    const more = told - before - covered;
     if (more > 0n) countLoose(world, charge, counter, more);
   }
   return { error };
@@ -146,6 +157,13 @@ export function reportUnknown(world: World, request: ReportUnknown): Answer {
   return shown(found);
 }
 
+/** An object belongs to one spend, also one that was charged for it after it had been void. */
+export function mayNotBind(world: World, found: Generation, reference: string): boolean {
+  if (found.bound) return false;
+  const charged = [...(world.chargedVoids.get(chargeName(found, reference)) ?? [])];
+  return charged.some((spend) => spend !== spendKey(found)) || world.rules.belongsElsewhere(world, found, reference);
+}
+
 export function bind(world: World, request: Bind): Answer {
   const found = settled(world, request);
   if (isAnswer(found)) return found;
@@ -156,7 +174,7 @@ export function bind(world: World, request: Bind): Answer {
     return { error: "ALREADY_BOUND", winner: found.reference };
   }
   if (found.attempt !== request.attempt) return { error: "ATTEMPT_SUPERSEDED" };
-  if (world.rules.belongsElsewhere(world, found, request.reference)) return { error: "REFERENCE_BOUND_ELSEWHERE" };
+  if (mayNotBind(world, found, request.reference)) return { error: "REFERENCE_BOUND_ELSEWHERE" };
   // A known vendor state is not a doubt.
   if (request.vendorState !== "") {
     found.state = "HELD";

@@ -140,6 +140,8 @@ export interface World {
   readonly spends: Map<string, Generation[]>;
   /** Which generation a vendor's charge settles. */
   readonly charges: Map<string, Generation>;
+  /** Which spends a charge was told of after they had been void. */
+  readonly chargedVoids: Map<string, Set<string>>;
   /** What counters count of charges that no state allowed, and of no spend that they settle. */
   readonly contradictions: Map<string, Map<Counter, bigint>>;
 }
@@ -156,6 +158,7 @@ export function createWorld(rules: Rules, now: number): World {
     leases: new Map(),
     spends: new Map(),
     charges: new Map(),
+    chargedVoids: new Map(),
     contradictions: new Map(),
   };
 }

@@ -2,8 +2,8 @@ import type pg from "pg";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import type { Authorization } from "../../server/domain/spend.ts";
 import type { Money } from "../../server/domain/money.ts";
-import { commitBatch, voidSpend } from "../../server/store/spend.ts";
-import { attempt, commitCommand, type Granting, micros, openGranting, usd } from "../support/granting.ts";
+import { bindVendorReference, commitBatch, voidSpend } from "../../server/store/spend.ts";
+import { type Asked, attempt, commitCommand, type Granting, micros, openGranting, usd } from "../support/granting.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 
 let database: TestDatabase;
@@ -157,6 +157,20 @@ describe("a charge in two currencies", () => {
     expect(rows.map(({ currency }) => currency)).toEqual(["usd", "eur"]);
     expect(await committedOf("all")).toEqual([usd(10).micros]);
   });
+});
+
+test("an object that was charged for a voided spend is bound again by that spend, and by no other", async () => {
+  const one = await voided("a");
+  await tell(one, usd(10));
+  const bind = async (asked: Asked) => {
+    const attemptId = attempt();
+    const authorization = await granting.grant({ ...asked, settlement: "TWO_STEP", attemptId });
+    const own = { vaultKeyId: "main", attemptId, traceId: "", authorization };
+    const object = { vendorReference, vendorState: "", followForMs: 1000 };
+    return await bindVendorReference(database.pool, granting.workspace, { ...own, ...object });
+  };
+  expect(await bind({ customerId: "b" })).toMatchObject({ errorReason: "REFERENCE_BOUND_ELSEWHERE" });
+  expect(await bind({ customerId: "a" })).toMatchObject({ errorReason: undefined, authorization: { generation: 2 } });
 });
 
 async function untilBlockedBy(pool: pg.Pool, pid: number): Promise<void> {

@@ -344,6 +344,31 @@ describe("settling races", () => {
     await granting.expectCountersToAddUp();
   });
 
+  test.each(["bind", "commit"] as const)("of a bind and a commit of one object the first wins: %s", async (winner) => {
+    const attemptId = attempt();
+    const one = await granting.grant({ customerId: "a", settlement: "TWO_STEP", attemptId });
+    const two = await granting.grant({ customerId: "b" });
+    const binding = (client: pg.Pool | pg.PoolClient) =>
+      bindVendorReference(client, granting.workspace, {
+        vaultKeyId: "main",
+        authorization: one,
+        attemptId,
+        vendorReference: "in_1",
+        vendorState: "",
+        followForMs: 1000,
+        traceId: "",
+      });
+    const committing = (client: pg.Pool | pg.PoolClient) =>
+      commitBatch(client, granting.workspace, [commitCommand(two, { vendorReference: "in_1" })]).then(([done]) => done);
+    const [first, second] = winner === "bind" ? [binding, committing] : [committing, binding];
+    expect(await first(paused)).toMatchObject({ errorReason: undefined });
+    const late = second(database.pool);
+    await expectBlocked(late);
+    await paused.query("commit");
+    expect(await late).toMatchObject({ errorReason: "REFERENCE_BOUND_ELSEWHERE", authorization: { state: "HELD" } });
+    await granting.expectCountersToAddUp();
+  });
+
   test("one vendor reference settles one authorization", async () => {
     const first = await granting.grant({ customerId: "a" });
     const second = await granting.grant({ customerId: "b" });

@@ -169,6 +169,12 @@ begin
       if a.committed_micros <> r.amount_micros or a.committed_currency <> r.currency then
         v_error := 'COMMIT_CONTRADICTS'; v_kind := 'OTHER_AMOUNT';
       end if;
+    elsif a.vendor_reference is null and exists (
+      select from holdfast.authorizations t
+      where t.workspace_id = p_workspace and t.vendor = a.vendor and t.vendor_account = a.vendor_account
+        and t.vendor_reference = r.vendor_reference and t.state in ('HELD', 'IN_DOUBT')
+    ) then
+      v_error := 'REFERENCE_BOUND_ELSEWHERE'; v_kind := 'REFERENCE_OF_ANOTHER_SPEND';
     else
       insert into holdfast.vendor_charges (
         workspace_id, vendor, vendor_account, vendor_reference, spend_key, generation
@@ -283,9 +289,11 @@ begin
       v_settled := case
         when o.committed_currency = a.currency then o.committed_micros
         when o.currency = a.currency then o.held_micros
+        -- Both spends hold headroom for it until it is known whose it is.
+        when v_error = 'REFERENCE_BOUND_ELSEWHERE' then a.held_micros
         else 0
       end;
-      if o.spend_key is not null then
+      if o.spend_key is not null or v_error = 'REFERENCE_BOUND_ELSEWHERE' then
         v_places := 0;
       end if;
       v_counted := greatest(0, case when r.currency = a.currency then r.amount_micros else 0 end - v_settled);
@@ -317,8 +325,9 @@ begin
         select d.cap_id, d.window_label, d.subject,
           case when d.spend_count = 0 and r.currency = a.currency then greatest(
             0, r.amount_micros - coalesce(q.counted_micros, 0)
-              - case when (o.spend_key, o.generation, o.committed_currency = o.currency)
-                  = (a.spend_key, a.generation, false) then d.amount_micros else v_settled end
+              - case when v_error = 'REFERENCE_BOUND_ELSEWHERE'
+                  or (o.spend_key, o.generation, o.committed_currency = o.currency)
+                    = (a.spend_key, a.generation, false) then d.amount_micros else v_settled end
           ) else 0 end as amount,
           case when d.spend_count > 0 then greatest(0, v_places - coalesce(q.counted_spends, 0)) else 0 end as spends
         from holdfast.holds d
@@ -567,16 +576,34 @@ begin
 end
 $$;
 
--- Whether a vendor object has settled another authorization.
+-- Whether a vendor object settles another authorization, or was charged for one that had been voided: the same spend may
+-- bind it again then, no other one. An object whose authorization was voided and that charged nothing is free.
+--
+-- It claims the charge for a moment, as a commit does, so that of a bind and a commit at the same time the later one waits
+-- for the earlier, and sees it.
 create function holdfast.settles_another(p_row holdfast.authorizations, p_vendor_reference text) returns boolean
-language sql stable parallel safe
+language plpgsql volatile
 as $$
-  select exists (
-    select from holdfast.vendor_charges c
-    where c.workspace_id = p_row.workspace_id and c.vendor = p_row.vendor and c.vendor_account = p_row.vendor_account
-      and c.vendor_reference = p_vendor_reference
-      and (c.spend_key, c.generation) <> (p_row.spend_key, p_row.generation)
+begin
+  insert into holdfast.vendor_charges (
+    workspace_id, vendor, vendor_account, vendor_reference, spend_key, generation
+  ) values (
+    p_row.workspace_id, p_row.vendor, p_row.vendor_account, p_vendor_reference, p_row.spend_key, p_row.generation
   )
+  on conflict (workspace_id, vendor, vendor_account, vendor_reference) do nothing;
+  if not found then
+    return true;
+  end if;
+  delete from holdfast.vendor_charges c
+    where c.workspace_id = p_row.workspace_id and c.vendor = p_row.vendor
+      and c.vendor_account = p_row.vendor_account and c.vendor_reference = p_vendor_reference;
+  return exists (
+    select from holdfast.contradictions c
+    where c.workspace_id = p_row.workspace_id and c.vendor = p_row.vendor
+      and c.vendor_account = p_row.vendor_account and c.vendor_reference = p_vendor_reference
+      and c.kind = 'COMMIT_AFTER_VOID' and c.spend_key <> p_row.spend_key
+  );
+end
 $$;
 
 -- Binds the vendor object of this generation; the first writer wins, and an object belongs to one spend. A two-step binds
@@ -626,7 +653,7 @@ begin
           reconciliation_count = 0, reconciliation_note = '', absent_since_time = null
         where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
       -- Looked at after the update: the spend that it belonged to may have settled while this one waited for it.
-      if holdfast.settles_another(a, p_vendor_reference) then
+      if a.vendor_reference is null and holdfast.settles_another(a, p_vendor_reference) then
         raise unique_violation;
       end if;
       perform holdfast.append_audit(

@@ -1,6 +1,7 @@
 -- Writes down what asking the vendor has found where it settles nothing, and when to ask next. An object that is open is
--- bound, first writer wins, and followed; one that belongs to another spend changes nothing. An attempt in the middle of its call is left alone. A vault key reports about
--- its own, the server's reconciler about everything at a vendor whose credential the workspace keeps.
+-- bound, first writer wins, and followed; one that belongs to another spend changes nothing. An attempt in the middle of
+-- its call is left alone. A vault key reports about its own, the server's reconciler about everything at a vendor whose
+-- credential the workspace keeps.
 --
 -- Locks: the authorization.
 create function holdfast.report_reconciliation(
@@ -53,7 +54,7 @@ begin
             -- An object that is followed already is not followed for longer than was promised.
             follow_until_time = coalesce(t.follow_until_time, v_now + p_follow_for)
           where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
-        if holdfast.settles_another(a, p_vendor_reference) then
+        if a.vendor_reference is null and holdfast.settles_another(a, p_vendor_reference) then
           raise unique_violation;
         end if;
       end if;
