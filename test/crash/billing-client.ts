@@ -4,6 +4,7 @@ import { createHoldfast, type GuardedStripe, type Holdfast } from "@holdfast/sdk
 import Stripe from "stripe";
 import type { Clock, Timers } from "../../sdk/runtime.ts";
 import type { StripeHttpClient } from "../../sdk/stripe-http.ts";
+import { chargeAnyway, type Plant, plantedHttpClient } from "../crashpoints/plant.ts";
 import type { VirtualTime } from "../support/virtual-time.ts";
 import { type BillingCall, type BillingOutcome, billingPeriod, purpose } from "./billing-call.ts";
 
@@ -31,13 +32,19 @@ export interface BillingTime {
   readonly timers?: Timers;
 }
 
+export interface BillingClientOptions {
+  /** Connections that are shared with other clients; its own unless told. */
+  readonly sessionManager?: Http2SessionManager;
+  /** A mistake of the service. */
+  readonly plant?: Plant;
+}
+
 /** What a billing service is made of, for one customer. In real time unless another is given. */
 export function createBillingClient(
   call: BillingCall,
   observe: Observer = () => Promise.resolve(),
   time?: VirtualTime | BillingTime,
-  /** Connections that are shared with other clients; its own unless told. */
-  sessionManager?: Http2SessionManager,
+  { sessionManager, plant }: BillingClientOptions = {},
 ): BillingClient {
   const around: Interceptor = (next) => async (request) => {
     request.header.set("Authorization", `Bearer ${call.vaultKey}`);
@@ -64,7 +71,7 @@ export function createBillingClient(
     port: call.stripePort,
     protocol: "http",
     telemetry: false,
-    httpClient: observedHttpClient(observe),
+    httpClient: plantedHttpClient(observedHttpClient(observe), plant),
   });
   const stripe = holdfast.stripe(plain);
   return {
@@ -74,7 +81,9 @@ export function createBillingClient(
     async charge(customerId = call.customerId) {
       const start = performance.now();
       try {
-        const { id, status } = await pay(stripe, call, customerId);
+        const { id, status } = await pay(stripe, call, customerId).catch((error: unknown) =>
+          chargeAnyway(plain, call, plant, error),
+        );
         return { ok: id, status, ms: performance.now() - start };
       } catch (error) {
         return failedOutcome(error, performance.now() - start);

@@ -1,6 +1,7 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { openSync, readSync, writeSync } from "node:fs";
 import { createInterface } from "node:readline";
+import { plants } from "../crashpoints/plant.ts";
 import { createVirtualTime } from "../support/virtual-time.ts";
 import { type BillingCall, billingPeriod, type BillingOutcome } from "./billing-call.ts";
 import { type BillingClient, type BillingTime, createBillingClient, failedOutcome } from "./billing-client.ts";
@@ -22,16 +23,19 @@ process.on("uncaughtException", (error) => say({ defect: `uncaught exception: ${
 
 const paused = new Map<string, { readonly point: string; readonly stop: PromiseWithResolvers<void> }>();
 const leaseTtlMs = 30_000;
+const plant = plants.find((one) => one === process.env["HOLDFAST_TEST_PLANT"]);
 
 async function run(call: BillingCall): Promise<void> {
-  let left = call.pauseNth ?? 1;
-  const passed = Promise.withResolvers<void>();
+  let left = call.pauseAt === undefined ? -1 : (call.pauseNth ?? 1);
+  // However long it stands still, nothing else of it goes on: not the repeat of what takes too long, either.
+  const resumed = Promise.withResolvers<void>();
   const hurries = call.pauseAt?.includes("Renew") === true;
   const time = call.clockFile === undefined ? undefined : movedTime(call.clockFile, () => hurries && left > 0);
   const client = createBillingClient(
     call,
     async (point) => {
-      if (left === 0 || !isAt(call.pauseAt, point)) return;
+      if (left === 0) return await resumed.promise;
+      if (!isAt(call.pauseAt, point)) return;
       left -= 1;
       if (left > 0) return;
       const stop = Promise.withResolvers<void>();
@@ -40,12 +44,13 @@ async function run(call: BillingCall): Promise<void> {
       try {
         await stop.promise;
       } finally {
-        passed.resolve();
+        resumed.resolve();
       }
     },
     time,
+    plant === undefined ? {} : { plant },
   );
-  const outcome = await work(call, client, passed.promise);
+  const outcome = await work(call, client, resumed.promise);
   say({ id: call.id, outcome });
   await client.holdfast.close();
   say({ id: call.id, closed: true });

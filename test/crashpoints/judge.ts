@@ -17,6 +17,7 @@ export async function judge(world: CrashWorld, subject: Subject): Promise<Played
   const wrong = [
     ...violations,
     ...judgeMovements(subject, moved, contradictions),
+    ...judgeStrangers(rows, moved, contradictions),
     ...rows.flatMap((row) => judgeRow(row, moved, contradictions)),
     ...judgeGenerations(rows),
     ...judgeOutcomes(subject, moved),
@@ -40,6 +41,17 @@ function judgeMovements(subject: Subject, moved: readonly Movement[], known: rea
   const recorded = moved.filter(({ id }) => known.some(({ vendor_reference }) => vendor_reference === id));
   if (isBeyondRecall(subject) && moved.length === 2 && recorded.length === 1) return [];
   return [`moved ${moved.length} times: ${moved.map(({ id, idempotency_key: key }) => `${id} by ${key}`).join(", ")}`];
+}
+
+/** Whatever has moved is committed, or known as a contradiction. */
+function judgeStrangers(rows: readonly Row[], moved: readonly Movement[], known: readonly Contradiction[]): string[] {
+  const references = new Set([
+    ...rows.filter(({ state }) => state === "COMMITTED").map((row) => row.vendor_reference ?? ""),
+    ...known.map(({ vendor_reference }) => vendor_reference),
+  ]);
+  return moved
+    .filter(({ id, payment_intent }) => !references.has(id) && !references.has(payment_intent ?? ""))
+    .map(({ id, amount }) => `${id} moved ${amount}, and no row knows of it`);
 }
 
 function ownerOf({ metadata }: Movement): string | undefined {
@@ -81,6 +93,7 @@ function judgeGenerations(rows: readonly Row[]): string[] {
 const typed = new Set([
   "HoldfastUnavailableError",
   "LeaseLostError",
+  "SpendAlreadyCommittedError",
   "SpendAlreadyFailedError",
   "SpendInDoubtError",
   "SpendInProgressError",

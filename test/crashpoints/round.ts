@@ -171,7 +171,7 @@ async function runAgain(
         const id = `${call.id} again ${round} ${tries}`;
         // What a reconciler was about is asked for by its own caller.
         const work = cell.flow.work === "reconcile" ? "charge" : (cell.flow.work ?? "charge");
-        process.tell({ call: { ...rest, id, work } });
+        process.tell({ call: { ...rest, id, work, vendorDeadlineMs: minute } });
         const line = await within(process.said((said) => said["id"] === id && "outcome" in said));
         return line?.["outcome"] as BillingOutcome | undefined;
       }),

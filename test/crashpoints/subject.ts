@@ -87,14 +87,15 @@ export async function another(
   const stopped = Promise.withResolvers<undefined>();
   const stopAt = until === "bound" ? "after BindVendorReference" : "after AuthorizeSpend";
   const client = createBillingClient(
-    { ...call, work, ...rest },
+    // In its own time: only the call that is struck is in a hurry.
+    { ...call, work, vendorDeadlineMs: minute, ...rest },
     async (point) => {
       if (until === undefined || point !== stopAt) return;
       stopped.resolve(undefined);
       await new Promise(() => undefined);
     },
     until === undefined ? undefined : { clock: { now: () => performance.now() }, timers: noTimers },
-    world.sessions,
+    { sessionManager: world.sessions },
   );
   const outcome = await Promise.race([client.charge(), stopped.promise]);
   if (outcome !== undefined) await client.holdfast.close();
@@ -104,7 +105,7 @@ export async function another(
 /** A client for what is not a charge. */
 export function desk(world: CrashWorld, { call }: Subject): BillingClient {
   const { pauseAt: _at, clockFile: _file, ...rest } = call;
-  return createBillingClient(rest, undefined, undefined, world.sessions);
+  return createBillingClient(rest, undefined, undefined, { sessionManager: world.sessions });
 }
 
 export function dropFaults({ faults }: Subject): void {

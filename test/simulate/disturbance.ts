@@ -10,6 +10,8 @@ export interface Disturbance {
   readonly slow: number;
   /** Hours to days late, as in the buffers of a frozen host. */
   readonly parked: number;
+  /** A write to the vendor that is composed, and leaves a day later: past what the vendor remembers of its key. */
+  readonly heldADay: number;
   /** The caller's connection ends. */
   readonly cut: number;
   /** The process stops for seconds to days. */
@@ -32,6 +34,7 @@ export const disturbanceNames = [
   "duplicate",
   "slow",
   "parked",
+  "heldADay",
   "cut",
   "freeze",
   "crash",
@@ -47,6 +50,7 @@ const highest: Disturbance = {
   duplicate: 0.2,
   slow: 0.25,
   parked: 0.08,
+  heldADay: 0.15,
   cut: 0.2,
   freeze: 0.08,
   crash: 0.06,

@@ -10,6 +10,8 @@ export interface Tools {
   readonly plain: Stripe;
   readonly chance: Chance;
   readonly sleep: (ms: number) => Promise<void>;
+  /** Writes down what the process does. */
+  readonly note: (what: string) => void;
   readonly told: (plan: SpendPlan, told: Told) => void;
 }
 
@@ -26,6 +28,8 @@ export async function runJob(tools: Tools, plans: readonly SpendPlan[], tries: n
   for (const plan of plans) {
     let retryAfterGeneration = 0;
     for (let attempt = 1; attempt <= tries; attempt += 1) {
+      if (attempt > 1)
+        tools.note(`runs the closure of ${plan.customerId} ${plan.purpose} again, with a new random key`);
       try {
         const answer = await spendOnce(tools, plan, retryAfterGeneration);
         if (answer === undefined) break;

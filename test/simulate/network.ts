@@ -24,11 +24,14 @@ export interface Network {
   readonly messages: () => number;
 }
 
+const dayMs = 24 * 3_600_000;
+
 export function createNetwork(loop: EventLoop, chance: Chance, disturbance: Disturbance, trace: Trace): Network {
   let healed = false;
   let messages = 0;
   const bad = (rate: number): boolean => !healed && chance.happens(rate);
-  const latency = (): number => {
+  const latency = (isWrite = false): number => {
+    if (isWrite && bad(disturbance.heldADay)) return chance.between(dayMs, 60 * 3_600_000);
     if (bad(disturbance.parked)) return chance.spread(3_600_000, 60 * 3_600_000);
     if (bad(disturbance.slow)) return chance.spread(200, 120_000);
     return chance.between(1, 40);
@@ -58,7 +61,7 @@ export function createNetwork(loop: EventLoop, chance: Chance, disturbance: Dist
         say("lost");
         continue;
       }
-      loop.at(loop.now() + latency(), () => {
+      loop.at(loop.now() + latency(link.name === "vendor" && label.startsWith("POST ")), () => {
         if (link.isDown()) {
           say(`the ${link.name} is down`);
           return back({ reset: "refused" }, chance.between(1, 20));
@@ -75,7 +78,9 @@ export function createNetwork(loop: EventLoop, chance: Chance, disturbance: Dist
     sentAt: number,
     back: (delivery: Delivery<Answer>, delay: number) => void,
   ): Promise<void> {
-    say(`arrives at the ${link.name}`);
+    const late =
+      loop.now() - sentAt >= dayMs ? `, composed ${Math.floor((loop.now() - sentAt) / 3_600_000)} h ago` : "";
+    say(`arrives at the ${link.name}${late}`);
     const answer = await currentProcess.exit(() => serve(sentAt));
     if (bad(disturbance.drop)) return say("answer lost");
     back({ answer }, latency());

@@ -12,8 +12,12 @@ export function schedule(stage: Stage, chance: Chance): void {
   const { loop, plans } = stage;
   const limit = (): bigint => (stage.total * BigInt(chance.between(80, 180))) / 100n;
   stage.setCap(limit());
-  const job = (delay: number, restarts: number, tries: number, some: readonly SpendPlan[]): void => {
+  let runsBegun = 0;
+  const job = (delay: number, restarts: number, tries: number, some: readonly SpendPlan[], replica = 0): void => {
     loop.at(loop.now() + delay, () => {
+      if (replica > 0) stage.trace.add(loop.now(), `the timer fires on replica ${replica + 1} too`);
+      else if (runsBegun > 0) stage.trace.add(loop.now(), "the billing run is run again");
+      runsBegun += 1;
       const again = (): void => {
         if (restarts > 0) job(chance.spread(1_000, 30 * hourMs), restarts - 1, tries, some);
       };
@@ -25,7 +29,7 @@ export function schedule(stage: Stage, chance: Chance): void {
     const startsAt = chance.pick([0, chance.spread(1_000, 60 * hourMs), chance.between(23 * hourMs, 71 * hourMs)]);
     const replicas = chance.happens(0.4) ? chance.between(2, 3) : 1;
     for (let replica = 0; replica < replicas; replica += 1) {
-      job(startsAt + chance.between(0, 50), 2, chance.between(1, 4), plans);
+      job(startsAt + chance.between(0, 50), 2, chance.between(1, 4), plans, replica);
     }
   }
   scheduleOutside(stage, chance, limit);
@@ -36,15 +40,20 @@ export function schedule(stage: Stage, chance: Chance): void {
     stage.trace.add(loop.now(), "from now on all is well");
   });
   const reconcile = (): void => {
+    stage.trace.add(loop.now(), "a reconciler runs");
     stage.start(
       "reconciler",
       async ({ holdfast, plain }) => void (await holdfast.reconcile(plain, { includeNotDue: true })),
       () => undefined,
     );
   };
+  const sweep = (): void => {
+    stage.trace.add(loop.now(), "the sweeper runs");
+    stage.sweep();
+  };
   if (chance.happens(0.5)) loop.at(chance.between(1, disturbedMs), reconcile);
   for (const hours of [100, 130, 180, 300]) loop.at(hours * hourMs, reconcile);
-  for (let hours = 1; hours < 80; hours += 3) loop.at(hours * hourMs + chance.between(0, hourMs), () => stage.sweep());
+  for (let hours = 1; hours < 80; hours += 3) loop.at(hours * hourMs + chance.between(0, hourMs), sweep);
   loop.at(190 * hourMs, () => job(0, 0, 2, plans));
 }
 

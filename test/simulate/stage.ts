@@ -181,6 +181,7 @@ function createToolbox(
       stripe: holdfast.stripe(plain, { onDecline: own.happens(0.3) ? "keep" : "cancel" }),
       chance: own,
       sleep: (ms) => new Promise((resolve) => void process.timers.setTimeout(() => resolve(), ms)),
+      note: (what) => trace.add(loop.now(), `${process.name} ${what}`),
       told(plan, told) {
         const what = told.id === undefined ? text(told.error) : `${told.id} ${told.status}`;
         trace.add(loop.now(), `${process.name} is told of ${plan.customerId} ${plan.purpose} (${plan.kind}): ${what}`);
