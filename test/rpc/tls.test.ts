@@ -149,11 +149,14 @@ test("buf curl and the terminal present a certificate of their own", async () =>
   const files = filesOf(authority, { mutual: true });
   const server = await secureServer(files);
   const caFile = files.clientCaFile ?? "";
-  const { stdout } = await promisify(execFile)(join(import.meta.dirname, "../../node_modules/.bin/buf"), [
-    ...["curl", "--cacert", caFile, "--cert", files.certFile, "--key", files.keyFile],
-    ...["-H", `Authorization: Bearer ${server.operatorToken}`, "-d", "{}"],
-    `${server.url}/holdfast.v1.AdminService/ListCaps`,
-  ]);
+  const { stdout } = await promisify(execFile)(
+    join(import.meta.dirname, "../../node_modules/.bin/buf"),
+    [
+      ["curl", "--cacert", caFile, "--cert", files.certFile, "--key", files.keyFile],
+      ["-H", `Authorization: Bearer ${server.operatorToken}`, "-d", "{}"],
+      [`${server.url}/holdfast.v1.AdminService/ListCaps`],
+    ].flat(),
+  );
   expect(JSON.parse(stdout)).toEqual({});
   let out = "";
   const code = await runCommand(
