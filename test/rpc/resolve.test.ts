@@ -98,11 +98,11 @@ describe("an operator resolves", () => {
     const name = await doubted();
     const resolution = { case: "voided" as const, value: {} };
     const calls = [
-      server.admin.resolveAuthorization({ name, resolution }),
-      server.admin.resolveAuthorization({ name, reason }),
-      committed(name, ""),
+      () => server.admin.resolveAuthorization({ name, resolution }),
+      () => server.admin.resolveAuthorization({ name, reason }),
+      () => committed(name, ""),
     ];
-    for (const call of calls) expect((await refusal(call)).code).toBe(Code.InvalidArgument);
+    for (const call of calls) expect((await refusal(call())).code).toBe(Code.InvalidArgument);
   });
 });
 
