@@ -154,6 +154,7 @@ describe("a change is one event", () => {
     ["report, absent", "spend.reconcile_refused"],
     ["increase to 12", "spend.increase_refused"],
     ["resolve, voided", "spend.resolve_refused"],
+    ["resolve, committed pi_1", "spend.resolve_refused"],
   ] as const)("also of a refusal that changes nothing: %s", async (name, kind) => {
     const one = await subject("TWO_STEP");
     if (kind !== "spend.resolve_refused") await granting.commit(one.authorization);

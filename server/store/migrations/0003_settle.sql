@@ -145,6 +145,9 @@ begin
     if r.resolution is not null and a.state = 'HELD' and a.vendor_state = '' and a.hold_expire_time > v_now then
       d_error[r.ord] := 'STATE_NOT_ALLOWED';
       d_left[r.ord] := a.hold_expire_time - v_now;
+      perform holdfast.append_refusal(
+        p_workspace, v_now, 'resolve', r.actor_kind, r.actor_id, r.trace_id, r.spend_key, r.generation, a,
+        'STATE_NOT_ALLOWED');
       continue;
     end if;
 
