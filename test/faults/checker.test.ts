@@ -85,6 +85,8 @@ const good: Evidence = {
   answers: [line],
   faulted: [],
   disturbances: [],
+  // What the vendor cannot answer; of what is settled, nobody asks.
+  reconciled: [{ authorization: `authorizations/${spend_key}-1`, outcome: "unreadable" }],
   defects: [],
   vendorDeadlineMs: 2_000,
 };
@@ -207,6 +209,16 @@ test.each<[string, Partial<Evidence>, RegExp]>([
       answers: [answered("SpendInDoubtError", "holdfast_spend_in_doubt")].map((one) => ({ ...one, end: 1_900 })),
     },
     /is IN_DOUBT for no reason/,
+  ],
+  [
+    "a doubt that the vendor could have settled",
+    {
+      authorizations: [inDoubt],
+      counters: [held],
+      answers: [{ ...line, answer: { kind: "lost" } }],
+      reconciled: [{ authorization: `authorizations/${spend_key}-1`, outcome: "absent" }],
+    },
+    /is in doubt, and the last reconciliation said absent/,
   ],
   [
     "a later generation without a void",

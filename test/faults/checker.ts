@@ -39,6 +39,7 @@ export function check(evidence: Evidence): Verdict {
           ? []
           : [{ spend, what: `generation ${authorization.generation} is ${authorization.state} for no reason` }],
       ),
+      ...doubtDifferences(evidence, book),
       ...givenBackTooMuch(evidence, book),
       ...capDifferences(evidence, book),
       ...answerDifferences(evidence, book),
@@ -107,6 +108,25 @@ function generationDifferences(authorizations: readonly AuthorizationRow[]): str
       ? [`generation ${row.generation} is ${row.state}, and there is a later one`]
       : []),
   ]);
+}
+
+// The vendor was asked, and did not say what became of it; or it said what the authorization does not allow.
+const unanswered: ReadonlySet<string> = new Set(["unclear", "unreadable", "contradiction"]);
+
+/** Nothing that the vendor can answer is in doubt after the last reconciliation. */
+function doubtDifferences({ authorizations, reconciled }: Evidence, book: Book): Difference[] {
+  const said = new Map(reconciled.map(({ authorization, outcome }) => [authorization, outcome]));
+  return authorizations.flatMap((row) => {
+    const outcome = said.get(`authorizations/${row.spend_key}-${row.generation}`) ?? "nothing";
+    const spend = book.spendOf(row);
+    if (row.state !== "IN_DOUBT" || spend?.spendClass === "plain" || unanswered.has(outcome)) return [];
+    return [
+      {
+        spend: spend?.id,
+        what: `generation ${row.generation} is in doubt, and the last reconciliation said ${outcome}`,
+      },
+    ];
+  });
 }
 
 /** No object gives back more than was paid on it. */

@@ -9,6 +9,7 @@ import type {
   HoldRow,
   LedgerMovement,
   PlannedSpend,
+  Reconciled,
 } from "./evidence.ts";
 import type { Workers } from "./workers.ts";
 import type { World } from "./world.ts";
@@ -18,12 +19,13 @@ interface Known {
   readonly workers: Workers;
   readonly excesses: readonly CounterRow[];
   readonly disturbances: readonly Disturbance[];
+  readonly reconciled: readonly Reconciled[];
   readonly vendorDeadlineMs: number;
 }
 
 /** Asks the ledgers, the database and the billing processes' own log. */
 export async function collect(world: World, known: Known): Promise<Evidence> {
-  const { spends, workers, excesses, disturbances, vendorDeadlineMs } = known;
+  const { spends, workers, excesses, disturbances, reconciled, vendorDeadlineMs } = known;
   const ledger = readFileSync(world.movementsFile, "utf8")
     .split("\n")
     .filter((line) => line !== "")
@@ -51,6 +53,7 @@ export async function collect(world: World, known: Known): Promise<Evidence> {
     answers: workers.answers,
     faulted: [...(await world.vendor.faulted()), ...world.plainVendor.faulted],
     disturbances,
+    reconciled,
     defects: workers.defects,
     vendorDeadlineMs,
   };

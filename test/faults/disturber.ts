@@ -17,6 +17,7 @@ const kinds = {
   minutes_pass: 24,
   hours_pass: 4,
   days_pass: 4,
+  reconcile: 14,
 } as const;
 
 export interface Faults {
@@ -83,6 +84,7 @@ export function createDisturber(world: World, workers: Workers, random: Random, 
     garble_connections: () => during("garble_connections", async () => world.front.inject(Buffer.alloc(70_000, 0xff))),
     minutes_pass: passMinutes,
     hours_pass: () => passLong("hours_pass", random.whole(60, 23 * 60) * minute),
+    reconcile: () => during("reconcile", () => workers.reconcile(random.whole(0, workers.count - 1))),
     days_pass: () => passLong("days_pass", random.whole(24 * 60 + 5, 80 * 60) * minute),
   };
 

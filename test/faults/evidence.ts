@@ -151,6 +151,12 @@ export interface FaultedRequest {
   readonly status: number | null;
 }
 
+/** What the last reconciliation said of an authorization, "authorizations/…". */
+export interface Reconciled {
+  readonly authorization: string;
+  readonly outcome: string;
+}
+
 /** Something that was done from outside. Times are of the machine's clock. */
 export interface Disturbance {
   readonly kind: string;
@@ -175,6 +181,8 @@ export interface Evidence {
   readonly answers: readonly AnswerLine[];
   readonly faulted: readonly FaultedRequest[];
   readonly disturbances: readonly Disturbance[];
+  /** By a reconciliation in peace, after the quarantine. */
+  readonly reconciled: readonly Reconciled[];
   /** What a billing process said that is no answer: an exception that escaped. */
   readonly defects: readonly string[];
   /** A call that lasted this long may have given up by itself. Milliseconds. */

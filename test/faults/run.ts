@@ -2,7 +2,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { faultModes } from "../support/stripe-simulator/fault-spec.ts";
 import { createDisturber, type Disturber, type Faults } from "./disturber.ts";
 import { collect, watchCaps } from "./collect.ts";
-import type { Evidence, PlannedSpend, SpendClass } from "./evidence.ts";
+import type { Evidence, PlannedSpend, Reconciled, SpendClass } from "./evidence.ts";
 import { plainClient } from "./plant.ts";
 import { randomOf } from "./random.ts";
 import { stories } from "./stories.ts";
@@ -50,8 +50,8 @@ export async function run(options: RunOptions): Promise<Evidence> {
     const playing = play(options, world, workers, start);
     // Once the world is closed under it, what it says does not matter any more.
     playing.catch(() => undefined);
-    const { spends, excesses, log } = await Promise.race([playing, ...abortOf(options.signal)]);
-    return await collect(world, { spends, workers, excesses, disturbances: log, ...rough });
+    const { log, ...told } = await Promise.race([playing, ...abortOf(options.signal)]);
+    return await collect(world, { ...told, workers, disturbances: log, ...rough });
   } finally {
     await workers?.close();
     await world.close();
@@ -95,7 +95,9 @@ async function play(options: RunOptions, world: World, workers: Workers, start: 
     stage.isCalm = true;
     await inTurns([...told], (story) => story.end());
     await workers.flush();
+    const reconciled = await reconcileInPeace(world, workers, disturber);
     return {
+      reconciled,
       spends: told.flatMap((story): readonly PlannedSpend[] => story.spends),
       excesses: await caps.stop(),
       log: disturber.log,
@@ -138,6 +140,17 @@ async function settleDown(
   await workers.restart({ ...start, ...calm });
   const movedMs = 20 * 60_000;
   await disturber.during("holds_run_out", () => world.advance(movedMs), { movedMs });
+}
+
+/** Looks at the vendor until every quarantine is over: 23 h in which a key may be sent, and 25 h on the way. */
+async function reconcileInPeace(world: World, workers: Workers, disturber: Disturber) {
+  let steps: readonly Reconciled[] = [];
+  for (const hours of [1, 50, 1]) {
+    const movedMs = hours * 60 * 60_000;
+    await disturber.during("quarantine_passes", () => world.advance(movedMs), { movedMs });
+    steps = (await workers.reconcile(0)) ?? [];
+  }
+  return steps;
 }
 
 async function inTurns<Item>(items: Item[], work: (item: Item) => Promise<void>): Promise<void> {

@@ -35,4 +35,6 @@ export type WorkerCommand =
   | { readonly start: WorkerStart }
   | { readonly ask: WorkerCall }
   /** Answered with {"flushed"} when nothing of earlier calls goes on in the background. */
-  | { readonly flush: number };
+  | { readonly flush: number }
+  /** Answered with {"reconciled", "steps"}; without steps if the control plane did not answer. */
+  | { readonly reconcile: number };

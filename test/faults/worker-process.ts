@@ -2,7 +2,7 @@ import { writeSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { createHoldfast, type GuardedStripe, type Holdfast, HoldfastError, SpendAbortedError } from "@holdfast/sdk";
 import type Stripe from "stripe";
-import type { Answer } from "./evidence.ts";
+import type { Answer, Reconciled } from "./evidence.ts";
 import { plainClient, plantedTransport } from "./plant.ts";
 import { sendMessage } from "./plain-call.ts";
 import type { WorkerCall, WorkerCommand, WorkerStart } from "./worker-call.ts";
@@ -59,6 +59,17 @@ class Billing {
 
   async flush(): Promise<void> {
     await Promise.all([this.#holdfast.flush(), this.#atPlainVendor.flush()]);
+  }
+
+  /** Undefined if the control plane does not answer. */
+  async reconcile(): Promise<readonly Reconciled[] | undefined> {
+    try {
+      const { steps } = await this.#holdfast.reconcile(this.#plain, { includeNotDue: true, maxReads: 20_000 });
+      return steps.map(({ authorization, outcome }) => ({ authorization, outcome }));
+    } catch (error) {
+      if (error instanceof HoldfastError) return undefined;
+      throw error;
+    }
   }
 
   #make({ call, args, spendOption, abortAfterMs, onDecline, spend }: WorkerCall): Promise<unknown> {
@@ -158,6 +169,8 @@ createInterface(process.stdin)
       say({ ready: true });
     } else if ("flush" in command) {
       void billing?.flush().then(() => say({ flushed: command.flush }));
+    } else if ("reconcile" in command) {
+      void billing?.reconcile().then((steps) => say({ reconciled: command.reconcile, steps }));
     } else {
       const { operation } = command.ask;
       void billing?.answer(command.ask).then((answer) => say({ operation, answer }));

@@ -1,4 +1,4 @@
-import type { Answer, AnswerLine } from "./evidence.ts";
+import type { Answer, AnswerLine, Reconciled } from "./evidence.ts";
 import { type Child, startChild } from "./child.ts";
 import type { Plant, WorkerCall, WorkerStart } from "./worker-call.ts";
 
@@ -15,6 +15,8 @@ export interface Workers {
   kill(worker: number): Promise<void>;
   /** Resolves when nothing goes on in the background of any of them. */
   flush(): Promise<void>;
+  /** Asks Stripe about everything that is not settled. Undefined if the control plane or the process was away. */
+  reconcile(worker: number): Promise<readonly Reconciled[] | undefined>;
   /** Ends all of them and starts others, for example in better times. */
   restart(start: WorkerStart): Promise<void>;
   close(): Promise<void>;
@@ -24,6 +26,7 @@ type Said =
   | { readonly ready: true }
   | { readonly operation: number; readonly answer: Answer }
   | { readonly flushed: number }
+  | { readonly reconciled: number; readonly steps?: readonly Reconciled[] }
   | { readonly defect: string };
 
 export interface WorkersOptions {
@@ -40,6 +43,7 @@ class Worker {
   readonly ready: Promise<unknown>;
   readonly #pending = new Map<number, (answer: Answer) => void>();
   readonly #flushes = new Map<number, () => void>();
+  readonly #reconciliations = new Map<number, (steps: readonly Reconciled[] | undefined) => void>();
   #flushed = 0;
 
   constructor(start: WorkerStart, cacheFolder: string, onDefect: (defect: string) => void) {
@@ -50,6 +54,7 @@ class Worker {
         const said = JSON.parse(text) as Said;
         if ("answer" in said) this.#pending.get(said.operation)?.(said.answer);
         else if ("flushed" in said) this.#flushes.get(said.flushed)?.();
+        else if ("reconciled" in said) this.#reconciliations.get(said.reconciled)?.(said.steps);
         else if ("defect" in said) onDefect(said.defect);
         else ready.resolve();
       },
@@ -81,11 +86,21 @@ class Worker {
     await promise;
   }
 
+  async reconcile(): Promise<readonly Reconciled[] | undefined> {
+    const { promise, resolve } = Promise.withResolvers<readonly Reconciled[] | undefined>();
+    const number = this.#reconciliations.size + 1;
+    this.#reconciliations.set(number, resolve);
+    if (this.child.isGone()) resolve(undefined);
+    this.child.tell({ reconcile: number });
+    return await promise;
+  }
+
   /** Resolves when it is gone, and whoever waits for it knows. */
   async kill(signal: NodeJS.Signals): Promise<void> {
     await this.child.kill(signal);
     for (const settle of this.#pending.values()) settle({ kind: "lost" });
     for (const done of this.#flushes.values()) done();
+    for (const done of this.#reconciliations.values()) done(undefined);
   }
 }
 
@@ -141,6 +156,7 @@ export async function startWorkers({ count, plants, cacheFolder, ...options }: W
     async flush() {
       await Promise.all(workers.map(async (one) => (await one).flush()));
     },
+    reconcile: async (index) => (await (workers[index] as Promise<Worker>)).reconcile(),
     async restart(next) {
       start = next;
       await Promise.all(workers.map((_, index) => replace(index, "SIGTERM")));
