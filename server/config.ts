@@ -99,6 +99,8 @@ class Settings {
 
   /** A setting that is misspelt would otherwise be ignored, and its default may be the unsafe choice. */
   refuseUnknown(): void {
+    // Where the terminal finds a server: commands of both kinds are given in one shell.
+    this.#known.add("HOLDFAST_URL");
     for (const name of Object.keys(this.#env).toSorted()) {
       if (name.startsWith("HOLDFAST_") && !this.#known.has(name)) {
         this.problems.push(`${name} is not a setting; correct its name or unset it. Known: ${this.#knownNames()}.`);

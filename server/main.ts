@@ -1,99 +1,11 @@
 import { text } from "node:stream/consumers";
-import { startApp } from "./app.ts";
 import { runCommand } from "./cli/program.ts";
-import { type Config, readConfig } from "./config.ts";
-import { openQuickstart, printQuickstart, quickstartConfig } from "./quickstart.ts";
-import { recoveryReport } from "./recovery-report.ts";
 import { exitCodes, StartupError } from "./startup-error.ts";
-import { startEmbeddedPostgres } from "./store/embedded-postgres.ts";
-import { recover } from "./store/instance.ts";
-import { migrate } from "./store/migrate.ts";
-import { createWorkspace, workspaceReport } from "./workspace-command.ts";
 
-/** Runs a command that needs no server. Returns the exit code, or undefined while a server goes on running. */
+/** What a server is made of is loaded only for a command that is one. */
 async function runLocal(args: readonly string[]): Promise<number | undefined> {
-  const [command, ...flags] = args;
-  switch (command) {
-    case "serve":
-      return await serve(readConfig(process.env, flags));
-    case "migrate":
-      return await migrateOnly(readConfig(process.env, flags));
-    case "recover":
-      return await recoverOnly(
-        readConfig(
-          process.env,
-          flags.filter((flag) => flag !== "--restored"),
-        ),
-        flags.includes("--restored"),
-      );
-    case "workspace":
-      return await workspaceOnly(flags);
-    default:
-      throw new StartupError("usage", `${command ?? "nothing"} is not a command; see holdfast --help.`);
-  }
-}
-
-async function serve(config: Config): Promise<undefined> {
-  const embedded = config.database.kind === "embedded" ? config.database : undefined;
-  const prepared = embedded === undefined ? config : quickstartConfig(config, embedded.dataFolder);
-  const app = await startApp(prepared);
-  stopOnSignals(() => app.close());
-  if (embedded === undefined) return;
-  if (prepared.tls !== undefined) {
-    // Whether its own client would trust the certificate cannot be known, so nothing is tried out.
-    process.stdout.write(`Holdfast is running at ${app.url}\noperator token: ${prepared.operatorToken ?? ""}\n`);
-    return;
-  }
-  try {
-    printQuickstart(await openQuickstart(app.url, prepared, embedded.dataFolder));
-  } catch (error) {
-    // What was promised cannot be shown, and a server nobody can talk to is no use.
-    await app.close();
-    throw error;
-  }
-}
-
-async function migrateOnly(config: Config): Promise<number> {
-  if (config.database.kind !== "url") {
-    throw new StartupError("usage", "migrate needs DATABASE_URL; the embedded database is migrated when it starts.");
-  }
-  const applied = await migrate({ connectionString: config.database.url });
-  const what = applied.length === 0 ? "nothing to do" : applied.join(", ");
-  process.stdout.write(`migrate: ${what}\n`);
-  return exitCodes.ok;
-}
-
-async function recoverOnly(config: Config, force: boolean): Promise<number> {
-  const { database } = config;
-  const embedded = database.kind === "embedded" ? await startEmbeddedPostgres(database) : undefined;
-  try {
-    const connection = database.kind === "url" ? { connectionString: database.url } : embedded?.connection;
-    process.stdout.write(recoveryReport(await recover(connection ?? {}, { force })));
-  } finally {
-    await embedded?.close();
-  }
-  return exitCodes.ok;
-}
-
-async function workspaceOnly([action, workspace, ...more]: readonly string[]): Promise<number> {
-  if (action !== "create" || workspace === undefined || more.length > 0) {
-    throw new StartupError("usage", "There is one such command: holdfast workspace create <id>.");
-  }
-  const token = await createWorkspace(readConfig(process.env, []), workspace);
-  process.stdout.write(workspaceReport(workspace, token));
-  return exitCodes.ok;
-}
-
-function stopOnSignals(close: () => Promise<void>): void {
-  let stopping = false;
-  const stop = (): void => {
-    // A second signal is from someone who does not want to wait.
-    if (stopping) process.exit(exitCodes.bug);
-    stopping = true;
-    void close().then(() => process.exit(exitCodes.ok));
-  };
-  process.on("SIGINT", stop);
-  process.on("SIGTERM", stop);
+  const commands = await import("./local-commands.ts");
+  return await commands.runLocal(process.env, args);
 }
 
 /** Ends a command that goes on by itself, such as `audit tail --follow`. A server has signals of its own. */
@@ -106,6 +18,11 @@ function interruption(args: readonly string[]): { readonly signal?: AbortSignal 
 }
 
 const args = process.argv.slice(2);
+// Whoever reads has seen enough, as `head` has: that is no error. A server goes on without a reader.
+process.stdout.on("error", (error: NodeJS.ErrnoException) => {
+  if (error.code !== "EPIPE") throw error;
+  if (args[0] !== "serve") process.exit(exitCodes.ok);
+});
 try {
   const code = await runCommand(args.length === 0 ? ["--help"] : args, {
     env: process.env,

@@ -1,11 +1,10 @@
-import { type Duration, type Timestamp, timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { create } from "@bufbuild/protobuf";
-import { DurationSchema } from "@bufbuild/protobuf/wkt";
+import { type Duration, DurationSchema, type Timestamp, TimestampSchema } from "@bufbuild/protobuf/wkt";
 import { InvalidArgumentError } from "commander";
 
 /** Money as an operator types it, "11000.00 usd", for a request. The server judges the digits. */
 export function parseMoney(text: string): { readonly currency: string; readonly amount: string } {
-  const match = /^(-?[0-9][0-9.]*) ?([A-Za-z]{3})$/.exec(text.trim());
+  const match = /^(-?[0-9]+(?:\.[0-9]+)?) ?([A-Za-z]{3})$/.exec(text.trim());
   if (match === null) throw new InvalidArgumentError('Write an amount and a currency, for example "11000.00 usd".');
   const [, amount = "", currency = ""] = match;
   return { currency: currency.toLowerCase(), amount };
@@ -13,14 +12,17 @@ export function parseMoney(text: string): { readonly currency: string; readonly 
 
 /** An instant with its zone, or a day in UTC. */
 export function parseTime(text: string): Timestamp {
-  const withZone = /^\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d))?$/.test(text);
-  const date = new Date(text);
-  if (!withZone || Number.isNaN(date.getTime())) {
+  const match = /^(\d{4}-\d\d-\d\d)(?:T\d\d:\d\d(?::\d\d(?:\.(\d{1,6}))?)?(?:Z|[+-]\d\d:\d\d))?$/.exec(text);
+  const [, day = "", fraction = ""] = match ?? [];
+  const ms = Date.parse(text.replace(/\.\d+/, ""));
+  // A day that the month does not have is moved into the next one by the parser, not refused.
+  const midnight = Date.parse(`${day}T00:00:00Z`);
+  if (Number.isNaN(ms) || Number.isNaN(midnight) || new Date(midnight).toISOString().slice(0, 10) !== day) {
     throw new InvalidArgumentError(
       'Write an instant with its zone, for example "2026-12-31T23:00:00+01:00", or a day in UTC, "2026-12-31".',
     );
   }
-  return timestampFromDate(date);
+  return create(TimestampSchema, { seconds: BigInt(ms / 1000), nanos: Number(fraction.padEnd(9, "0")) });
 }
 
 const unitSeconds = { s: 1, m: 60, h: 3_600, d: 86_400 } as const;
@@ -38,7 +40,13 @@ export function parseDuration(text: string): Duration {
 }
 
 export function parseWhole(text: string): number {
-  if (!/^[0-9]{1,12}$/.test(text)) throw new InvalidArgumentError("Write a whole number.");
+  if (!/^[0-9]{1,9}$/.test(text)) throw new InvalidArgumentError("Write a whole number.");
+  return Number(text);
+}
+
+/** How many of something to show. */
+export function parseCount(text: string): number {
+  if (!/^[1-9][0-9]{0,8}$/.test(text)) throw new InvalidArgumentError("Write a whole number from 1 on.");
   return Number(text);
 }
 

@@ -1,7 +1,7 @@
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import { type AuditEvent, AuditEventSchema } from "@holdfast/api/holdfast/v1/audit_pb";
 import type { Command } from "commander";
-import { parseTime, parseWhole, resourceName } from "./arguments.ts";
+import { parseCount, parseTime, resourceName } from "./arguments.ts";
 import { type CommandContext, listPages } from "./command.ts";
 import { jsonOf, moneyText, type Output, printFields, timeText } from "./output.ts";
 
@@ -26,7 +26,7 @@ export function auditCommands(program: Command, context: CommandContext): void {
     .description("every decision and change")
     .command("tail")
     .description("the last events, oldest first; with --json one per line")
-    .option("--limit <events>", "how many to show", parseWhole, 20)
+    .option("--limit <events>", "how many to show", parseCount, 20)
     .option("--follow", "go on with what is added")
     .option("--since <time>", "from this instant on", parseTime)
     .option("--until <time>", "before this instant", parseTime)

@@ -1,4 +1,5 @@
 import { create } from "@bufbuild/protobuf";
+import type { Duration } from "@bufbuild/protobuf/wkt";
 import {
   ListAuthorizationsResponseSchema,
   ListInDoubtAuthorizationsResponseSchema,
@@ -10,7 +11,7 @@ import {
   VoidEvidence,
 } from "@holdfast/api/holdfast/v1/spend_pb";
 import type { Command } from "commander";
-import { choice, parseMoney, parseWhole, resourceName } from "./arguments.ts";
+import { choice, parseCount, parseMoney, resourceName } from "./arguments.ts";
 import { type CommandContext, type ListFlags, listPages, printMore } from "./command.ts";
 import { CommandError } from "./exit-codes.ts";
 import {
@@ -54,7 +55,7 @@ export function authorizationCommands(program: Command, context: CommandContext)
     .option("--customer <id>", "only of this customer")
     .option("--period <period>", "only of this billing period")
     .option("--key <key>", "only of this vault key")
-    .option("--limit <rows>", "how many to show", parseWhole, 50)
+    .option("--limit <rows>", "how many to show", parseCount, 50)
     .action((flags: FilterFlags) => list(context, flags));
   authorizations
     .command("show <authorization>")
@@ -68,7 +69,7 @@ export function authorizationCommands(program: Command, context: CommandContext)
   doubt
     .command("list")
     .description("longest in doubt first, with what was tried")
-    .option("--limit <rows>", "how many to show", parseWhole, 50)
+    .option("--limit <rows>", "how many to show", parseCount, 50)
     .action((flags: ListFlags) => listInDoubt(context, flags));
   doubt
     .command("resolve <authorization>")
@@ -83,7 +84,7 @@ export function authorizationCommands(program: Command, context: CommandContext)
 async function list(context: CommandContext, flags: FilterFlags): Promise<void> {
   const { admin } = context.connection();
   const output = context.output();
-  const { rows, more } = await listPages(flags.limit, async (page) => {
+  const { rows, nextPageToken } = await listPages(flags.limit, async (page) => {
     const answer = await admin.listAuthorizations({
       ...page,
       states: flags.state === undefined ? [] : [flags.state],
@@ -94,29 +95,33 @@ async function list(context: CommandContext, flags: FilterFlags): Promise<void> 
     return { rows: answer.authorizations, nextPageToken: answer.nextPageToken };
   });
   if (output.json) {
-    const all = create(ListAuthorizationsResponseSchema, { authorizations: [...rows] });
+    const all = create(ListAuthorizationsResponseSchema, { authorizations: [...rows], nextPageToken });
     return printJson(output, ListAuthorizationsResponseSchema, all);
   }
   printAuthorizations(output, rows);
-  printMore(output, more, flags.limit);
+  printMore(output, nextPageToken, flags.limit);
 }
 
 async function listInDoubt(context: CommandContext, flags: ListFlags): Promise<void> {
   const { admin } = context.connection();
   const output = context.output();
-  let figures: { totalCount: bigint; age: string } = { totalCount: 0n, age: "" };
-  const { rows, more } = await listPages(flags.limit, async (page) => {
+  let figures: { totalCount: bigint; oldestAge?: Duration } = { totalCount: 0n };
+  const { rows, nextPageToken } = await listPages(flags.limit, async (page) => {
     const answer = await admin.listInDoubtAuthorizations(page);
-    figures = { totalCount: answer.totalCount, age: durationText(answer.oldestAge) };
+    const { totalCount, oldestAge } = answer;
+    figures = { totalCount, ...(oldestAge === undefined ? {} : { oldestAge }) };
     return { rows: answer.authorizations, nextPageToken: answer.nextPageToken };
   });
   if (output.json) {
-    const { totalCount } = figures;
-    const all = create(ListInDoubtAuthorizationsResponseSchema, { authorizations: [...rows], totalCount });
+    const all = create(ListInDoubtAuthorizationsResponseSchema, {
+      authorizations: [...rows],
+      nextPageToken,
+      ...figures,
+    });
     return printJson(output, ListInDoubtAuthorizationsResponseSchema, all);
   }
   if (rows.length === 0) return output.line("Nothing is in doubt.");
-  output.line(`${figures.totalCount} in doubt, the oldest for ${figures.age}.`);
+  output.line(`${figures.totalCount} in doubt, the oldest for ${durationText(figures.oldestAge)}.`);
   for (const authorization of rows) {
     output.line("");
     printFields(output, [
@@ -126,7 +131,7 @@ async function listInDoubt(context: CommandContext, flags: ListFlags): Promise<v
       ["tried", triedText(authorization)],
     ]);
   }
-  printMore(output, more, flags.limit);
+  printMore(output, nextPageToken, flags.limit);
 }
 
 function triedText({ reconciliation }: Authorization): string {

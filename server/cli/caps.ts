@@ -12,7 +12,7 @@ import {
 } from "@holdfast/api/holdfast/v1/cap_pb";
 import { Direction } from "@holdfast/api/holdfast/v1/spend_pb";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
-import { choice, parseBigWhole, parseMoney, parseTime, parseWhole, resourceName } from "./arguments.ts";
+import { choice, parseBigWhole, parseCount, parseMoney, parseTime, parseWhole, resourceName } from "./arguments.ts";
 import { type CommandContext, listPages, type ListFlags, printMore } from "./command.ts";
 import { CommandError } from "./exit-codes.ts";
 import { moneyText, type Output, printFields, printJson, printTable, timeText, wordOf } from "./output.ts";
@@ -69,7 +69,7 @@ export function capCommands(program: Command, context: CommandContext): void {
     .command("list")
     .description("every cap by id")
     .option("--archived", "also those that are archived")
-    .option("--limit <rows>", "how many to show", parseWhole, 50)
+    .option("--limit <rows>", "how many to show", parseCount, 50)
     .action((flags: ListFlags & { archived?: true }) => list(context, flags));
   caps
     .command("show <cap>")
@@ -167,12 +167,16 @@ function limitsOf(flags: { limit?: MoneyFlag; count?: bigint; maxPerSpend?: Mone
 async function list(context: CommandContext, flags: ListFlags & { archived?: true }): Promise<void> {
   const { admin } = context.connection();
   const output = context.output();
-  const { rows, more } = await listPages(flags.limit, async (page) => {
+  const { rows, nextPageToken } = await listPages(flags.limit, async (page) => {
     const answer = await admin.listCaps({ ...page, includeArchived: flags.archived === true });
     return { rows: answer.caps, nextPageToken: answer.nextPageToken };
   });
   if (output.json)
-    return printJson(output, ListCapsResponseSchema, create(ListCapsResponseSchema, { caps: [...rows] }));
+    return printJson(
+      output,
+      ListCapsResponseSchema,
+      create(ListCapsResponseSchema, { caps: [...rows], nextPageToken }),
+    );
   printTable(
     output,
     [
@@ -180,11 +184,11 @@ async function list(context: CommandContext, flags: ListFlags & { archived?: tru
       { title: "LIMIT", of: limitText, right: true },
       { title: "WINDOW", of: windowText },
       { title: "COUNTS", of: scopeText },
-      { title: "", of: stateText },
+      { title: "STATE", of: stateText },
     ],
     rows,
   );
-  printMore(output, more, flags.limit);
+  printMore(output, nextPageToken, flags.limit);
 }
 
 async function show(
@@ -306,5 +310,5 @@ function scopeText(cap: Cap): string {
 
 function stateText(cap: Cap): string {
   if (cap.state === CapState.ARCHIVED) return "archived";
-  return cap.enforcement === CapEnforcement.SHADOW ? "shadow" : "";
+  return cap.enforcement === CapEnforcement.SHADOW ? "shadow" : "enforced";
 }

@@ -4,6 +4,7 @@ import type { Output } from "./output.ts";
 
 /** What a command has to work with. */
 export interface CommandContext {
+  readonly env: Readonly<Record<string, string | undefined>>;
   readonly connection: () => Connection;
   readonly output: () => Output;
   /** Everything that is written to standard input, without the last line end. */
@@ -25,11 +26,11 @@ export interface ListFlags {
   readonly limit: number;
 }
 
-/** Every page of a list, up to a number of rows. `more` says that there are further ones. */
+/** Every page of a list, up to a number of rows. `nextPageToken` is empty where there are no further ones. */
 export async function listPages<Row>(
   limit: number,
   page: (request: { pageSize: number; pageToken: string }) => Promise<{ rows: readonly Row[]; nextPageToken: string }>,
-): Promise<{ readonly rows: readonly Row[]; readonly more: boolean }> {
+): Promise<{ readonly rows: readonly Row[]; readonly nextPageToken: string }> {
   const rows: Row[] = [];
   let pageToken = "";
   do {
@@ -37,10 +38,10 @@ export async function listPages<Row>(
     rows.push(...answer.rows);
     pageToken = answer.nextPageToken;
   } while (pageToken !== "" && rows.length < limit);
-  return { rows, more: pageToken !== "" };
+  return { rows, nextPageToken: pageToken };
 }
 
 /** Says below a table that there is more. */
-export function printMore(output: Output, more: boolean, limit: number): void {
-  if (more && !output.json) output.line(`… there are more than ${limit}; give --limit.`);
+export function printMore(output: Output, nextPageToken: string, limit: number): void {
+  if (nextPageToken !== "" && !output.json) output.line(`… there are more than ${limit}; give --limit.`);
 }

@@ -6,7 +6,7 @@ import {
   ListContradictionsResponseSchema,
 } from "@holdfast/api/holdfast/v1/contradiction_pb";
 import type { Command } from "commander";
-import { parseWhole, resourceName } from "./arguments.ts";
+import { parseCount, resourceName } from "./arguments.ts";
 import { type CommandContext, type ListFlags, listPages, printMore } from "./command.ts";
 import { moneyText, type Output, printFields, printJson, timeText, wordOf } from "./output.ts";
 
@@ -18,7 +18,7 @@ export function contradictionCommands(program: Command, context: CommandContext)
     .command("list")
     .description("newest first")
     .option("--closed", "also those that were dealt with")
-    .option("--limit <rows>", "how many to show", parseWhole, 50)
+    .option("--limit <rows>", "how many to show", parseCount, 50)
     .action((flags: ListFlags & { closed?: true }) => list(context, flags));
   contradictions
     .command("close <contradiction>")
@@ -38,13 +38,13 @@ async function list(context: CommandContext, flags: ListFlags & { closed?: true 
   const { admin } = context.connection();
   const output = context.output();
   let openCount = 0n;
-  const { rows, more } = await listPages(flags.limit, async (page) => {
+  const { rows, nextPageToken } = await listPages(flags.limit, async (page) => {
     const answer = await admin.listContradictions({ ...page, includeClosed: flags.closed === true });
     openCount = answer.openCount;
     return { rows: answer.contradictions, nextPageToken: answer.nextPageToken };
   });
   if (output.json) {
-    const all = create(ListContradictionsResponseSchema, { contradictions: [...rows], openCount });
+    const all = create(ListContradictionsResponseSchema, { contradictions: [...rows], nextPageToken, openCount });
     return printJson(output, ListContradictionsResponseSchema, all);
   }
   output.line(openCount === 0n ? "No contradiction is open." : `${openCount} open.`);
@@ -52,7 +52,7 @@ async function list(context: CommandContext, flags: ListFlags & { closed?: true 
     output.line("");
     printContradiction(output, row);
   }
-  printMore(output, more, flags.limit);
+  printMore(output, nextPageToken, flags.limit);
 }
 
 function printContradiction(output: Output, row: Contradiction): void {

@@ -6,10 +6,10 @@ import {
   VendorCredentialSchema,
 } from "@holdfast/api/holdfast/v1/vendor_credential_pb";
 import type { Command } from "commander";
-import { parseWhole, resourceName } from "./arguments.ts";
+import { parseCount, resourceName } from "./arguments.ts";
 import { type CommandContext, type ListFlags, listPages, printMore } from "./command.ts";
 import { CommandError } from "./exit-codes.ts";
-import { type Output, printFields, printJson, printTable, timeText } from "./output.ts";
+import { type Output, printFields, printJson, printTable, printText, timeText } from "./output.ts";
 
 const collection = "vendorCredentials";
 
@@ -18,7 +18,7 @@ export function credentialCommands(program: Command, context: CommandContext): v
   credentials
     .command("list")
     .description("by id, without the secrets")
-    .option("--limit <rows>", "how many to show", parseWhole, 50)
+    .option("--limit <rows>", "how many to show", parseCount, 50)
     .action((flags: ListFlags) => list(context, flags));
   credentials
     .command("create <credential>")
@@ -65,12 +65,12 @@ async function secretFrom(context: CommandContext): Promise<string> {
 async function list(context: CommandContext, flags: ListFlags): Promise<void> {
   const { admin } = context.connection();
   const output = context.output();
-  const { rows, more } = await listPages(flags.limit, async (page) => {
+  const { rows, nextPageToken } = await listPages(flags.limit, async (page) => {
     const answer = await admin.listVendorCredentials(page);
     return { rows: answer.vendorCredentials, nextPageToken: answer.nextPageToken };
   });
   if (output.json) {
-    const all = create(ListVendorCredentialsResponseSchema, { vendorCredentials: [...rows] });
+    const all = create(ListVendorCredentialsResponseSchema, { vendorCredentials: [...rows], nextPageToken });
     return printJson(output, ListVendorCredentialsResponseSchema, all);
   }
   printTable(
@@ -84,7 +84,7 @@ async function list(context: CommandContext, flags: ListFlags): Promise<void> {
     ],
     rows,
   );
-  printMore(output, more, flags.limit);
+  printMore(output, nextPageToken, flags.limit);
 }
 
 async function tryOut(context: CommandContext, credential: string): Promise<void> {
@@ -92,7 +92,7 @@ async function tryOut(context: CommandContext, credential: string): Promise<void
   const answer = await context.connection().admin.testVendorCredential(request);
   const output = context.output();
   if (output.json) printJson(output, TestVendorCredentialResponseSchema, answer);
-  else output.line(answer.message);
+  else printText(output, answer.message);
   if (!answer.accepted) throw new CommandError("problems", "The vendor does not accept the credential.");
 }
 

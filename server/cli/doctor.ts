@@ -5,11 +5,12 @@ import type { Command } from "commander";
 import type { CommandContext } from "./command.ts";
 import type { Connection } from "./connection.ts";
 import { CommandError, commandErrorFrom } from "./exit-codes.ts";
-import { durationText, type Output } from "./output.ts";
+import { durationText, type Output, printText } from "./output.ts";
 
 type Verdict = "ok" | "look" | "wrong";
 
-interface Finding {
+/** What one check has found. */
+export interface Finding {
   readonly verdict: Verdict;
   /** What was looked at. */
   readonly subject: string;
@@ -42,22 +43,28 @@ async function examine(context: CommandContext): Promise<void> {
   const connection = context.connection();
   const output = context.output();
   const findings: Finding[] = [];
+  const tell = (finding: Finding): void => {
+    findings.push(finding);
+    if (!output.json) print(output, finding);
+  };
   for (const [subject, check] of checks) {
     const finding = await check(connection).catch((error: unknown): Finding => {
       return { verdict: "wrong", subject, text: commandErrorFrom(error, connection.url).message };
     });
-    findings.push(finding);
-    if (!output.json) print(output, finding);
-    // Without a server there is nothing else to look at.
+    tell(finding);
+    // Without a server or a token there is nothing else to ask for.
     if (finding.verdict === "wrong" && (subject === "server" || subject === "token")) break;
   }
+  // Most computers that ask a server do not reach its database, and need not load what reads it.
+  const { databaseFindings } = await import("./doctor-database.ts");
+  for await (const finding of databaseFindings(context.env)) tell(finding);
   if (output.json) output.line(JSON.stringify({ findings }, undefined, 2));
   const wrong = findings.filter(({ verdict }) => verdict === "wrong").length;
   if (wrong > 0) throw new CommandError("problems", `${wrong} ${wrong === 1 ? "thing is" : "things are"} wrong.`);
 }
 
 function print(output: Output, { verdict, subject, text }: Finding): void {
-  output.line(`${verdict.padEnd(5)}  ${subject}: ${text}`);
+  printText(output, `${verdict.padEnd(5)}  ${subject}: ${text}`, 7);
 }
 
 async function serverCheck({ health, url }: Connection): Promise<Finding> {

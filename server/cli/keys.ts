@@ -13,7 +13,7 @@ import {
   VaultKeyState,
 } from "@holdfast/api/holdfast/v1/vault_key_pb";
 import type { Command } from "commander";
-import { collect, collectLabel, parseDuration, parseMoney, parseTime, parseWhole, resourceName } from "./arguments.ts";
+import { collect, collectLabel, parseCount, parseDuration, parseMoney, parseTime, resourceName } from "./arguments.ts";
 import { printExposure } from "./authorizations.ts";
 import { printCap } from "./caps.ts";
 import { type CommandContext, type ListFlags, listPages, printMore } from "./command.ts";
@@ -37,6 +37,7 @@ interface PolicyFlags {
 interface CreateFlags extends PolicyFlags {
   readonly dailyCap?: MoneyFlag;
   readonly zone?: string;
+  readonly policy?: string;
 }
 
 interface PeriodFlags {
@@ -56,7 +57,7 @@ export function keyCommands(program: Command, context: CommandContext): void {
     .command("list")
     .description("every key by id")
     .option("--label <name=value>", "only keys with this label", collectLabel)
-    .option("--limit <rows>", "how many to show", parseWhole, 50)
+    .option("--limit <rows>", "how many to show", parseCount, 50)
     .action((flags: ListFlags & { label?: Record<string, string> }) => list(context, flags));
   keys
     .command("show <key>")
@@ -66,9 +67,10 @@ export function keyCommands(program: Command, context: CommandContext): void {
       printKey(context.output(), vaultKey);
     });
   policyFlags(keys.command("create <key>").description("a new key; its token is shown once"))
-    .requiredOption("--vendor <vendor>", 'where it may spend, for example "stripe"')
+    .option("--vendor <vendor>", 'where it may spend, for example "stripe"')
     .option("--daily-cap <money>", "a cap of its own per day", parseMoney)
     .option("--zone <zone>", "IANA zone of the daily cap; UTC by default")
+    .option("--policy <file>", "all of this from a policy document, YAML or JSON")
     .action((key: string, flags: CreateFlags) => createKey(context, key, flags));
   policyFlags(keys.command("update <key>").description("another policy; what is given replaces what was"))
     .option("--no-max-per-spend", "take the limit per spend away")
@@ -112,12 +114,12 @@ function policyOf(flags: PolicyFlags) {
 async function list(context: CommandContext, flags: ListFlags & { label?: Record<string, string> }): Promise<void> {
   const { admin } = context.connection();
   const output = context.output();
-  const { rows, more } = await listPages(flags.limit, async (page) => {
+  const { rows, nextPageToken } = await listPages(flags.limit, async (page) => {
     const answer = await admin.listVaultKeys({ ...page, labels: flags.label ?? {} });
     return { rows: answer.vaultKeys, nextPageToken: answer.nextPageToken };
   });
   if (output.json) {
-    const all = create(ListVaultKeysResponseSchema, { vaultKeys: [...rows] });
+    const all = create(ListVaultKeysResponseSchema, { vaultKeys: [...rows], nextPageToken });
     return printJson(output, ListVaultKeysResponseSchema, all);
   }
   printTable(
@@ -132,23 +134,43 @@ async function list(context: CommandContext, flags: ListFlags & { label?: Record
     ],
     rows,
   );
-  printMore(output, more, flags.limit);
+  printMore(output, nextPageToken, flags.limit);
 }
 
 async function createKey(context: CommandContext, key: string, flags: CreateFlags): Promise<void> {
   const { admin } = context.connection();
-  const vaultKeyId = key.replace(/^vaultKeys\//, "");
-  const cap = { limit: flags.dailyCap, window: CapWindow.DAY, timeZone: flags.zone ?? "" };
-  const answer = await admin.createVaultKey({
-    vaultKeyId,
-    vaultKey: { vendor: flags.vendor ?? "", ...policyOf(flags) },
-    caps: cap.limit === undefined ? [] : [{ capId: `${vaultKeyId}-daily`, cap: { ...cap, limit: cap.limit } }],
-  });
+  const answer = await admin.createVaultKey(await creationOf(key.replace(/^vaultKeys\//, ""), flags));
   const output = context.output();
   if (output.json) return printJson(output, CreateVaultKeyResponseSchema, answer);
   printKey(output, answer.vaultKey);
   for (const made of answer.caps) printCap(output, made);
   printToken(output, answer.token);
+}
+
+async function creationOf(vaultKeyId: string, flags: CreateFlags) {
+  const { policy, ...others } = flags;
+  if (policy !== undefined) {
+    if (Object.keys(others).length > 0) {
+      throw new CommandError(
+        "usage",
+        "--policy says everything about the key; give it alone, or only the other flags.",
+      );
+    }
+    // Only this needs a reader of YAML.
+    const { policyFileRequest } = await import("./policy-file.ts");
+    return policyFileRequest(policy, vaultKeyId);
+  }
+  const { vendor, dailyCap, zone = "" } = flags;
+  if (vendor === undefined) throw new CommandError("usage", "Give --vendor, or --policy with a policy document.");
+  if (dailyCap === undefined && zone !== "") {
+    throw new CommandError("usage", "--zone is the zone of --daily-cap; give both.");
+  }
+  const cap = { window: CapWindow.DAY, timeZone: zone };
+  return {
+    vaultKeyId,
+    vaultKey: { vendor, ...policyOf(flags) },
+    caps: dailyCap === undefined ? [] : [{ capId: `${vaultKeyId}-daily`, cap: { ...cap, limit: dailyCap } }],
+  };
 }
 
 async function update(context: CommandContext, key: string, flags: PolicyFlags & { etag?: string }): Promise<void> {

@@ -8,11 +8,11 @@ import {
   ListKillSwitchesResponseSchema,
 } from "@holdfast/api/holdfast/v1/kill_switch_pb";
 import type { Command } from "commander";
-import { parseWhole, resourceName } from "./arguments.ts";
+import { parseCount, resourceName } from "./arguments.ts";
 import { printExposure } from "./authorizations.ts";
 import { type CommandContext, type ListFlags, listPages, printMore } from "./command.ts";
 import { turn } from "./keys.ts";
-import { type Output, printFields, printJson, printTable, timeText } from "./output.ts";
+import { type Column, type Output, printFields, printJson, printTable, timeText } from "./output.ts";
 
 type Target = Exclude<MessageInitShape<typeof KillSwitchTargetSchema>, KillSwitchTarget>;
 
@@ -43,7 +43,7 @@ export function killCommands(program: Command, context: CommandContext): void {
     .command("list")
     .description("what is stopped")
     .option("--released", "also what was released")
-    .option("--limit <rows>", "how many to show", parseWhole, 50)
+    .option("--limit <rows>", "how many to show", parseCount, 50)
     .action((flags: ListFlags & { released?: true }) => list(context, flags));
 }
 
@@ -55,15 +55,20 @@ async function engage(context: CommandContext, target: Target, reason: string): 
   printExposure(output, answer);
 }
 
+const released: Column<KillSwitch> = {
+  title: "RELEASED",
+  of: ({ releaseTime }) => timeText(releaseTime).slice(0, 16),
+};
+
 async function list(context: CommandContext, flags: ListFlags & { released?: true }): Promise<void> {
   const { admin } = context.connection();
   const output = context.output();
-  const { rows, more } = await listPages(flags.limit, async (page) => {
+  const { rows, nextPageToken } = await listPages(flags.limit, async (page) => {
     const answer = await admin.listKillSwitches({ ...page, includeReleased: flags.released === true });
     return { rows: answer.killSwitches, nextPageToken: answer.nextPageToken };
   });
   if (output.json) {
-    const all = create(ListKillSwitchesResponseSchema, { killSwitches: [...rows] });
+    const all = create(ListKillSwitchesResponseSchema, { killSwitches: [...rows], nextPageToken });
     return printJson(output, ListKillSwitchesResponseSchema, all);
   }
   if (rows.length === 0) return output.line("Nothing is stopped by a kill switch.");
@@ -72,12 +77,12 @@ async function list(context: CommandContext, flags: ListFlags & { released?: tru
     [
       { title: "STOPPED", of: targetText, shrinks: true },
       { title: "SINCE", of: ({ engageTime }) => timeText(engageTime).slice(0, 16) },
-      { title: "RELEASED", of: ({ releaseTime }) => timeText(releaseTime).slice(0, 16) },
+      ...(flags.released === true ? [released] : []),
       { title: "SWITCH", of: ({ name }) => name.slice("killSwitches/".length) },
     ],
     rows,
   );
-  printMore(output, more, flags.limit);
+  printMore(output, nextPageToken, flags.limit);
 }
 
 function printSwitch(output: Output, killSwitch: KillSwitch | undefined): void {

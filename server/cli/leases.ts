@@ -2,7 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { ListBillingLeasesResponseSchema } from "@holdfast/api/holdfast/v1/billing_lease_pb";
 import { type BillingLease, BillingLeaseSchema } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import type { Command } from "commander";
-import { parseWhole } from "./arguments.ts";
+import { parseCount } from "./arguments.ts";
 import { type CommandContext, type ListFlags, listPages, printMore } from "./command.ts";
 import { printFields, printJson, printTable, timeText } from "./output.ts";
 
@@ -12,7 +12,7 @@ export function leaseCommands(program: Command, context: CommandContext): void {
     .command("list")
     .description("by job and period")
     .option("--lease <job>", "only of this job")
-    .option("--limit <rows>", "how many to show", parseWhole, 50)
+    .option("--limit <rows>", "how many to show", parseCount, 50)
     .action((flags: ListFlags & { lease?: string }) => list(context, flags));
   leases
     .command("reopen <job> <period>")
@@ -35,12 +35,12 @@ export function leaseCommands(program: Command, context: CommandContext): void {
 async function list(context: CommandContext, flags: ListFlags & { lease?: string }): Promise<void> {
   const { admin } = context.connection();
   const output = context.output();
-  const { rows, more } = await listPages(flags.limit, async (page) => {
+  const { rows, nextPageToken } = await listPages(flags.limit, async (page) => {
     const answer = await admin.listBillingLeases({ ...page, lease: flags.lease ?? "" });
     return { rows: answer.billingLeases, nextPageToken: answer.nextPageToken };
   });
   if (output.json) {
-    const all = create(ListBillingLeasesResponseSchema, { billingLeases: [...rows] });
+    const all = create(ListBillingLeasesResponseSchema, { billingLeases: [...rows], nextPageToken });
     return printJson(output, ListBillingLeasesResponseSchema, all);
   }
   printTable(
@@ -55,7 +55,7 @@ async function list(context: CommandContext, flags: ListFlags & { lease?: string
     ],
     rows,
   );
-  printMore(output, more, flags.limit);
+  printMore(output, nextPageToken, flags.limit);
 }
 
 /** Whether it has run out only the database's clock can tell: UNTIL says when. */

@@ -9,7 +9,7 @@ import {
   RotateOperatorResponseSchema,
 } from "@holdfast/api/holdfast/v1/operator_pb";
 import type { Command } from "commander";
-import { choice, parseDuration, parseWhole, resourceName } from "./arguments.ts";
+import { choice, parseCount, parseDuration, resourceName } from "./arguments.ts";
 import { type CommandContext, type ListFlags, listPages, printMore } from "./command.ts";
 import { printToken } from "./keys.ts";
 import { type Output, printFields, printJson, printTable, timeText, wordOf } from "./output.ts";
@@ -21,7 +21,7 @@ export function operatorCommands(program: Command, context: CommandContext): voi
   operators
     .command("list")
     .description("operators and auditors by id")
-    .option("--limit <rows>", "how many to show", parseWhole, 50)
+    .option("--limit <rows>", "how many to show", parseCount, 50)
     .action((flags: ListFlags) => list(context, flags));
   operators
     .command("create <operator>")
@@ -62,12 +62,12 @@ export function operatorCommands(program: Command, context: CommandContext): voi
 async function list(context: CommandContext, flags: ListFlags): Promise<void> {
   const { admin } = context.connection();
   const output = context.output();
-  const { rows, more } = await listPages(flags.limit, async (page) => {
+  const { rows, nextPageToken } = await listPages(flags.limit, async (page) => {
     const answer = await admin.listOperators(page);
     return { rows: answer.operators, nextPageToken: answer.nextPageToken };
   });
   if (output.json) {
-    const all = create(ListOperatorsResponseSchema, { operators: [...rows] });
+    const all = create(ListOperatorsResponseSchema, { operators: [...rows], nextPageToken });
     return printJson(output, ListOperatorsResponseSchema, all);
   }
   printTable(
@@ -80,7 +80,7 @@ async function list(context: CommandContext, flags: ListFlags): Promise<void> {
     ],
     rows,
   );
-  printMore(output, more, flags.limit);
+  printMore(output, nextPageToken, flags.limit);
 }
 
 function printOperator(output: Output, operator: Operator | undefined): void {

@@ -7,6 +7,7 @@ export interface Output {
   readonly json: boolean;
   /** Columns that fit; 80 where nobody looks. */
   readonly width: number;
+  /** Writes a line as it is, but for what a terminal would take as an order. */
   line(text: string): void;
 }
 
@@ -20,6 +21,19 @@ export interface Column<Row> {
 }
 
 const gap = 2;
+
+export function createOutput(options: {
+  readonly json: boolean;
+  readonly columns: number | undefined;
+  readonly write: (text: string) => unknown;
+}): Output {
+  const { json, columns, write } = options;
+  return {
+    json,
+    width: Math.max(40, Math.min(columns ?? 80, 160)),
+    line: (text) => void write(`${json ? escaped(text) : plain(text)}\n`),
+  };
+}
 
 /** A table that fits the width: one column shrinks, and what cannot fit then stands below each other. */
 export function printTable<Row>(output: Output, columns: readonly Column<Row>[], rows: readonly Row[]): void {
@@ -48,10 +62,17 @@ export function printTable<Row>(output: Output, columns: readonly Column<Row>[],
   }
 }
 
+/** A sentence, in as many lines as it takes; those after the first are indented. */
+export function printText(output: Output, text: string, indent = 0): void {
+  for (const [at, part] of wrap(plain(text), output.width - indent).entries()) {
+    output.line(`${" ".repeat(at === 0 ? 0 : indent)}${part}`);
+  }
+}
+
 /** Names and values below each other. Empty values are left out. */
 export function printFields(output: Output, fields: readonly (readonly [name: string, value: string])[]): void {
   const shown = fields.filter(([, value]) => value !== "");
-  const width = Math.max(...shown.map(([name]) => name.length));
+  const width = Math.max(0, ...shown.map(([name]) => name.length));
   for (const [name, value] of shown) {
     for (const [at, part] of wrap(plain(value), output.width - width - gap).entries()) {
       output.line(`${pad(at === 0 ? name : "", width, false)}${" ".repeat(gap)}${part}`);
@@ -102,9 +123,20 @@ export function wordOf(values: Readonly<Record<string, number>>, value: number):
   return Object.entries(values).find(([, known]) => known === value)?.[0] ?? `${value}`;
 }
 
-/** A terminal must not be told to do anything by what a caller has chosen. */
-function plain(text: string): string {
-  return text.replaceAll(/[\p{Cc}\p{Cf}\u2028\u2029]/gu, "?");
+const unsafe = /[\p{Cc}\p{Cf}\p{Cs}\u2028\u2029]/gu;
+
+/** A terminal must not be told to do anything by what a caller has chosen. Line ends stay where `keep` has them. */
+export function plain(text: string, keep: "" | "\n" = ""): string {
+  return text.replaceAll(unsafe, (character) => (character === keep ? character : "?"));
+}
+
+/** The same for JSON, which can say every character without showing it. */
+function escaped(json: string): string {
+  return json.replaceAll(unsafe, (character) => {
+    if (character === "\n") return character;
+    const units = Array.from({ length: character.length }, (_, at) => character.charCodeAt(at));
+    return units.map((unit) => `\\u${unit.toString(16).padStart(4, "0")}`).join("");
+  });
 }
 
 function pad(text: string, width: number, right: boolean): string {
@@ -116,17 +148,20 @@ function pad(text: string, width: number, right: boolean): string {
   return right ? " ".repeat(width - length) + text : text + " ".repeat(width - length);
 }
 
+/** Lines of at most that many characters. A word that is longer than a line is cut. */
 function wrap(text: string, width: number): readonly string[] {
   const limit = Math.max(width, 20);
   const lines: string[] = [];
-  let line = "";
-  for (const word of text.split(" ")) {
-    if (line !== "" && line.length + 1 + word.length > limit) {
-      lines.push(line);
-      line = word;
-    } else {
-      line = line === "" ? word : `${line} ${word}`;
+  let line: string[] = [];
+  for (const [at, word] of text.split(" ").entries()) {
+    let rest = Array.from(word);
+    if (at > 0 && line.length + 1 + rest.length <= limit) {
+      line.push(" ", ...rest);
+      continue;
     }
+    if (at > 0) lines.push(line.join(""));
+    for (; rest.length > limit; rest = rest.slice(limit)) lines.push(rest.slice(0, limit).join(""));
+    line = rest;
   }
-  return [...lines, line];
+  return [...lines, line.join("")];
 }

@@ -1,3 +1,4 @@
+import { setTimeout as delay } from "node:timers/promises";
 import { Command, CommanderError } from "commander";
 import { StartupError } from "../startup-error.ts";
 import { auditCommands } from "./audit.ts";
@@ -13,6 +14,7 @@ import { keyCommands } from "./keys.ts";
 import { killCommands } from "./kill.ts";
 import { leaseCommands } from "./leases.ts";
 import { operatorCommands } from "./operators.ts";
+import { createOutput, plain } from "./output.ts";
 import { reconcileCommand } from "./reconcile.ts";
 
 /** What a command reads and writes; a test gives its own. */
@@ -54,7 +56,10 @@ export async function runCommand(args: readonly string[], line: CommandLine): Pr
     .option("--json", "print the answer as JSON")
     .addHelpText("after", "\nThe token comes from HOLDFAST_OPERATOR_TOKEN. Exit codes: docs/terminal.md.")
     .configureHelp({ helpWidth: 80, showGlobalOptions: false })
-    .configureOutput({ writeOut: (text) => line.out.write(text), writeErr: (text) => line.err.write(text) })
+    .configureOutput({
+      writeOut: (text) => line.out.write(text),
+      writeErr: (text) => line.err.write(plain(text, "\n")),
+    })
     .showHelpAfterError("(add --help for the flags)")
     .exitOverride();
   const context = contextOf(program, line, (opened) => {
@@ -66,7 +71,6 @@ export async function runCommand(args: readonly string[], line: CommandLine): Pr
       .description(description)
       .allowUnknownOption()
       .allowExcessArguments()
-      .helpOption(false)
       .action(async () => {
         code = await line.local(args);
       });
@@ -82,7 +86,7 @@ export async function runCommand(args: readonly string[], line: CommandLine): Pr
     if (error instanceof StartupError) throw error;
     if (error instanceof CommanderError) return error.exitCode === 0 ? commandExitCodes.ok : commandExitCodes.usage;
     const { message, exitCode } = commandErrorFrom(error, url);
-    line.err.write(`holdfast: ${message}\n`);
+    line.err.write(`holdfast: ${plain(message, "\n")}\n`);
     return exitCode;
   }
 }
@@ -98,30 +102,29 @@ function contextOf(program: Command, line: CommandLine, opened: (connection: Con
   let connection: Connection | undefined;
   const flags = () => program.opts<Partial<ConnectionOptions> & { json?: true }>();
   return {
+    env: line.env,
     connection() {
       const { url, caFile, certFile, keyFile } = flags();
       connection ??= connectionFrom(line.env, { url, caFile, certFile, keyFile });
       opened(connection);
       return connection;
     },
-    output: () => ({
-      json: flags().json === true,
-      width: Math.max(40, Math.min(line.out.columns ?? 80, 160)),
-      line: (text) => void line.out.write(`${text}\n`),
-    }),
-    input: line.input,
-    wait: (ms) =>
-      new Promise((resolve) => {
-        if (line.signal?.aborted === true) return resolve();
-        const timer = setTimeout(resolve, ms);
-        line.signal?.addEventListener("abort", () => {
-          clearTimeout(timer);
-          resolve();
-        });
+    output: () =>
+      createOutput({
+        json: flags().json === true,
+        columns: line.out.columns,
+        write: (text) => line.out.write(text),
       }),
+    input: line.input,
+    wait: async (ms) => {
+      const { signal } = line;
+      await delay(ms, undefined, signal === undefined ? {} : { signal }).catch((error: unknown) => {
+        if (signal?.aborted !== true) throw error;
+      });
+    },
     ended: () => line.signal?.aborted === true,
     progress: (text) => {
-      if (line.err.isTTY === true) line.err.write(`${text}\n`);
+      if (line.err.isTTY === true) line.err.write(`${plain(text)}\n`);
     },
   };
 }

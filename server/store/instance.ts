@@ -125,6 +125,14 @@ function notAllowed(cause: unknown): StartupError {
   );
 }
 
+/** What is wrong with the database as it stands, without changing it; undefined where nothing is. */
+export async function readInstanceProblem(database: Database): Promise<InstanceProblem | undefined> {
+  const [found] = await run<InstanceRow>(database, readStatement, []).catch((error: unknown) => {
+    throw sqlStateOf(error) === "42501" ? notAllowed(error) : refusalOf(error);
+  });
+  return found?.problem ?? undefined;
+}
+
 export interface Recovery {
   /** Undefined where nothing was wrong. */
   readonly problem: InstanceProblem | undefined;
