@@ -1,7 +1,7 @@
 import { Code } from "@connectrpc/connect";
 import { CapWindow } from "@holdfast/api/holdfast/v1/cap_pb";
 import { Disposition } from "@holdfast/api/holdfast/v1/spend_pb";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { openPaused } from "../support/paused.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 import { dollar, type Refusal, refused, untilAnswered } from "./spend-call.ts";
@@ -58,6 +58,7 @@ test("idle connections that the database closes are replaced, and the next calls
 
 test("a backend killed under a grant: unavailable, no partial row, and the same attempt is granted once", async () => {
   const paused = await openPaused(server.database.pool);
+  onTestFinished(() => paused.release());
   await paused.client.query("select from holdfast.counters for update");
   const request = dollar("killed");
   const refusal = await killDuring("/* authorize_batch */", () => spends.authorizeSpend(request));
@@ -72,6 +73,7 @@ test("a backend killed under a grant: unavailable, no partial row, and the same 
 
 test("a backend killed inside a transaction of several statements: nothing was done, and it says so", async () => {
   const paused = await openPaused(server.database.pool);
+  onTestFinished(() => paused.release());
   await paused.client.query("select from holdfast.workspaces for update");
   const create = () =>
     server.admin.createCap({

@@ -1,6 +1,6 @@
 import { Code } from "@connectrpc/connect";
 import { Disposition } from "@holdfast/api/holdfast/v1/spend_pb";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { openPaused } from "../support/paused.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 import { dollar, refusalOf } from "./spend-call.ts";
@@ -23,6 +23,7 @@ test("an operator who locks one cap's row: its callers are refused in time, the 
     ),
   );
   const paused = await openPaused(server.database.pool);
+  onTestFinished(() => paused.release());
   await paused.client.query("select from holdfast.counters where cap_id = 'locked' for update");
   // Two rounds: the first finds the lock, the second knows of it. The lock stays until everybody has an answer.
   for (let round = 0; round < 2; round += 1) {

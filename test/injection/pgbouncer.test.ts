@@ -7,7 +7,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { type Client, createClient } from "@connectrpc/connect";
 import { LeaseAnswer, SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import { Disposition, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { type App, startApp } from "../../server/app.ts";
 import { readConfig } from "../../server/config.ts";
 import { migrate } from "../../server/store/migrate.ts";
@@ -157,6 +157,7 @@ server_reset_query_always = 0
 
     test("a lock that somebody keeps ends a call in time, although no session has settings", async () => {
       const paused = await openPaused(database.pool);
+      onTestFinished(() => paused.release());
       await paused.client.query("select from holdfast.workspaces for update");
       expect(await refused(policy.setLimit("400"))).toMatchObject({ reason: "DATABASE_UNAVAILABLE", retryInfo: true });
       paused.release();

@@ -1,6 +1,6 @@
 import { Code } from "@connectrpc/connect";
 import { Disposition } from "@holdfast/api/holdfast/v1/spend_pb";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { openPaused } from "../support/paused.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 import { dollar, refusalOf, untilAnswered } from "./spend-call.ts";
@@ -19,6 +19,7 @@ test("with two connections and one slow statement, 500 callers are all answered,
   const spends = server.spend(token);
   await spends.authorizeSpend(dollar("known"));
   const paused = await openPaused(server.database.pool);
+  onTestFinished(() => paused.release());
   await paused.client.query("select from holdfast.counters for update");
   // The lock is kept until everybody has an answer: nobody may depend on its end.
   const requests = Array.from({ length: 500 }, (_, n) => dollar(`c${n}`));

@@ -7,7 +7,7 @@ export interface Paused {
   expectBlocking(waiting: Promise<unknown>): Promise<void>;
   /** Commits, and begins the next transaction. */
   commit(): Promise<void>;
-  /** Rolls back what is open. */
+  /** Rolls back what is open. A second time it does nothing. */
   release(): void;
 }
 
@@ -15,6 +15,7 @@ export async function openPaused(pool: pg.Pool): Promise<Paused> {
   const client = await pool.connect();
   const { rows } = await client.query<{ pid: number }>("select pg_backend_pid() as pid");
   await client.query("begin");
+  let released = false;
   return {
     client,
     expectBlocking: async (waiting) => {
@@ -36,7 +37,11 @@ export async function openPaused(pool: pg.Pool): Promise<Paused> {
       await client.query("commit");
       await client.query("begin");
     },
-    // A connection that is released with an open transaction is destroyed.
-    release: () => client.release(),
+    release: () => {
+      if (released) return;
+      released = true;
+      // A connection that is released with an open transaction is destroyed.
+      client.release();
+    },
   };
 }
