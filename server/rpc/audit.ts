@@ -33,10 +33,11 @@ export function auditMethods(database: Database): Pick<ServiceImpl<typeof AdminS
         after,
         limit: size + 1,
       });
-      const page = cutPage(events, size, positionParts);
+      const page = cutPage("audit_events", events, size, positionParts);
       // A reader that has come further than what is sure now stays where it is.
       const stands = after === undefined || BigInt(seen.xid) > BigInt(after.xid) ? seen : after;
-      const resumeToken = page.nextPageToken === "" ? encodePageToken(positionParts(stands)) : page.nextPageToken;
+      const resumeToken =
+        page.nextPageToken === "" ? encodePageToken("audit_events", positionParts(stands)) : page.nextPageToken;
       return {
         auditEvents: page.rows.map(eventMessage),
         nextPageToken: page.nextPageToken,
@@ -51,7 +52,7 @@ function positionParts({ xid, n }: AuditPosition): readonly string[] {
 }
 
 function positionFrom(token: string): AuditPosition | undefined {
-  const parts = decodePageToken(token, 2);
+  const parts = decodePageToken("audit_events", token, 2);
   if (parts === undefined) return undefined;
   const [xid = "", n = ""] = parts;
   if (!/^\d{1,19}$/.test(xid) || !/^\d{1,10}$/.test(n) || Number(n) > 2_147_483_647) {

@@ -19,10 +19,10 @@ export function authorizationMethods(database: Database): Pick<ServiceImpl<typeo
         customerId: request.customerId || undefined,
         billingPeriod: request.billingPeriod || undefined,
         vaultKeyId: request.vaultKey.replace(/^vaultKeys\//, "") || undefined,
-        after: authorizationPositionOf(request.pageToken),
+        after: authorizationPositionOf("authorizations", request.pageToken),
         limit: size + 1,
       });
-      const page = cutPage(rows, size, authorizationPosition);
+      const page = cutPage("authorizations", rows, size, authorizationPosition);
       return { authorizations: page.rows.map(authorizationMessage), nextPageToken: page.nextPageToken };
     },
   };
@@ -34,8 +34,8 @@ export function authorizationPosition(last: Authorization): readonly string[] {
 }
 
 /** The authorization after which a page begins. Throws INVALID_FIELD. */
-export function authorizationPositionOf(token: string): store.AuthorizationFilter["after"] {
-  const parts = decodePageToken(token, 3);
+export function authorizationPositionOf(listing: string, token: string): store.AuthorizationFilter["after"] {
+  const parts = decodePageToken(listing, token, 3);
   if (parts === undefined) return undefined;
   const [time = "", spendKey = "", generation = ""] = parts;
   if (!/^\d{1,18}$/.test(time) || !/^[0-9a-f]{32}$/.test(spendKey) || !/^\d{1,7}$/.test(generation)) {

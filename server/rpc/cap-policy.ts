@@ -1,4 +1,5 @@
-import { type Cap as CapMessage, CapEnforcement } from "@holdfast/api/holdfast/v1/cap_pb";
+import { create } from "@bufbuild/protobuf";
+import { type Cap as CapMessage, CapEnforcement, CapSchema, CapWindow } from "@holdfast/api/holdfast/v1/cap_pb";
 import {
   type Cap,
   type CapCalendar,
@@ -14,6 +15,7 @@ import type { Micros, Money } from "../domain/money.ts";
 import type { CapChange } from "../store/cap.ts";
 import { windowOf } from "./cap-message.ts";
 import { directionFrom, microsFrom, moneyFrom } from "./convert.ts";
+import { shownPath, validateMasked } from "./update-mask.ts";
 
 /** Reads a validated cap. Throws INVALID_FIELD where its fields do not fit together. */
 export function newCap(capId: string, message: CapMessage | undefined): NewCap {
@@ -137,9 +139,19 @@ export interface CapUpdate {
 export function capUpdate(message: CapMessage | undefined, paths: readonly string[]): CapUpdate {
   if (message === undefined) throw invalidField("cap", "is required.");
   const wrong = paths.find((path) => !(updatable as readonly string[]).includes(path));
-  if (wrong === undefined && paths.length > 0) return { cap: message, paths };
-  const what = wrong === undefined ? "names no field" : `names ${wrong}, which never changes`;
+  if (wrong === undefined && paths.length > 0) {
+    validateMasked(CapSchema, masked(message, paths), "cap");
+    return { cap: message, paths };
+  }
+  const what = wrong === undefined ? "names no field" : `names ${shownPath(wrong)}, which never changes`;
   throw invalidField("update_mask", `${what}; name ${updatable.join(", ")}, or create a new cap.`);
+}
+
+/** Only what the mask names, in a cap that is valid otherwise. */
+function masked(message: CapMessage, paths: readonly string[]): CapMessage {
+  const named = CapSchema.fields.filter(({ name }) => paths.includes(name)).map(({ localName }) => localName);
+  const picked = Object.entries(message).filter(([field]) => named.includes(field));
+  return Object.assign(create(CapSchema, { window: CapWindow.LIFETIME }), Object.fromEntries(picked));
 }
 
 /** What an update changes of a cap. Throws INVALID_FIELD for what this cap cannot become. */

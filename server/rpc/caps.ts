@@ -79,10 +79,10 @@ export function capMethods(database: Database, changePolicy: ChangePolicy): CapM
     async listCaps(request, context) {
       const { workspace } = principalOf(context.values);
       const size = pageSize(request.pageSize);
-      const [after = ""] = decodePageToken(request.pageToken, 1) ?? [];
+      const [after = ""] = decodePageToken("caps", request.pageToken, 1) ?? [];
       const { includeArchived } = request;
       const rows = await store.listCaps(database, workspace, { after, includeArchived, limit: size + 1 });
-      const page = cutPage(rows, size, (cap) => [cap.capId]);
+      const page = cutPage("caps", rows, size, (cap) => [cap.capId]);
       return { caps: page.rows.map(capMessage), nextPageToken: page.nextPageToken };
     },
     async archiveCap({ name, etag, reason }, context) {

@@ -39,7 +39,7 @@ export function contradictionMethods(
         store.listContradictions(database, workspace, filter),
         store.countOpenContradictions(database, workspace),
       ]);
-      const page = cutPage(rows, size, (last) => [`${last.createTime}`, last.contradictionId]);
+      const page = cutPage("contradictions", rows, size, (last) => [`${last.createTime}`, last.contradictionId]);
       return { contradictions: page.rows.map(contradictionMessage), nextPageToken: page.nextPageToken, openCount };
     },
     async closeContradiction(request, context) {
@@ -80,7 +80,7 @@ function contradictionMessage(contradiction: Contradiction): ContradictionMessag
 }
 
 function positionOf(token: string): store.ContradictionFilter["after"] {
-  const parts = decodePageToken(token, 2);
+  const parts = decodePageToken("contradictions", token, 2);
   if (parts === undefined) return undefined;
   const [time = "", contradictionId = ""] = parts;
   if (!/^\d{1,18}$/.test(time) || !/^[0-9a-f]{32}$/.test(contradictionId)) {

@@ -94,6 +94,7 @@ function* inItem(field: DescField, item: JsonValue, place: string): Generator<Fi
 function* leaf(field: DescField, value: JsonValue, place: string): Generator<FieldViolation> {
   try {
     if (isWholeNumber(field) && !isPlainInteger(value)) throw new TypeError("not in plain digits");
+    if (isInstant(field) && !isOnACalendarDay(value)) throw new TypeError("no day of the calendar");
     fromJson(field.parent, { [field.name]: value });
   } catch {
     yield { field: place, description: describe(field) };
@@ -137,6 +138,17 @@ function isWholeNumber({ fieldKind, scalar }: DescField): boolean {
 function isPlainInteger(value: JsonValue): boolean {
   if (typeof value === "string") return /^-?(0|[1-9][0-9]{0,18})$/.test(value);
   return value === null || Number.isSafeInteger(value);
+}
+
+function isInstant({ message }: DescField): boolean {
+  return message?.typeName === "google.protobuf.Timestamp";
+}
+
+/** `Date` takes the 30th of February for the 2nd of March. */
+function isOnACalendarDay(value: JsonValue): boolean {
+  if (typeof value !== "string") return true;
+  const [, year = "", month = "", day = ""] = /^(\d{4})-(\d\d)-(\d\d)T(?!24)/.exec(value) ?? [];
+  return new Date(Date.UTC(Number(year), Number(month) - 1, Number(day))).getUTCDate() === Number(day);
 }
 
 function isObject(value: JsonValue): value is { [key: string]: JsonValue } {

@@ -60,9 +60,10 @@ export function killSwitchMethods(
         const changed = await store.releaseKillSwitch(transaction, workspace, killSwitchId, { by, reason });
         if (changed === undefined) audit.unchanged();
         else audit.detail({ target: changed.target });
-        return changed ?? (await store.getKillSwitch(transaction, workspace, killSwitchId));
+        const after = changed ?? (await store.getKillSwitch(transaction, workspace, killSwitchId));
+        if (after === undefined) throw notFound(request.name);
+        return after;
       });
-      if (released === undefined) throw notFound(request.name);
       return { killSwitch: killSwitchMessage(released) };
     },
     async listKillSwitches(request, context) {
@@ -73,7 +74,7 @@ export function killSwitchMethods(
         after: afterFrom(request.pageToken),
         limit: size + 1,
       });
-      const page = cutPage(rows, size, (last) => [`${last.engageTime}`, last.killSwitchId]);
+      const page = cutPage("kill_switches", rows, size, (last) => [`${last.engageTime}`, last.killSwitchId]);
       return { killSwitches: page.rows.map(killSwitchMessage), nextPageToken: page.nextPageToken };
     },
   };
@@ -122,7 +123,7 @@ function notFound(name: string): HoldfastError {
 }
 
 function afterFrom(token: string): store.KillSwitchFilter["after"] {
-  const parts = decodePageToken(token, 2);
+  const parts = decodePageToken("kill_switches", token, 2);
   if (parts === undefined) return undefined;
   const [engageTime = "", killSwitchId = ""] = parts;
   if (!/^\d{1,18}$/.test(engageTime) || !/^[0-9a-f]{32}$/.test(killSwitchId)) {

@@ -74,13 +74,13 @@ export function leaseAdminMethods(
     async listBillingLeases(request, context) {
       const { workspace } = principalOf(context.values);
       const size = pageSize(request.pageSize);
-      const [lease, billingPeriod = ""] = decodePageToken(request.pageToken, 2) ?? [];
+      const [lease, billingPeriod = ""] = decodePageToken("billing_leases", request.pageToken, 2) ?? [];
       const rows = await store.listBillingLeases(database, workspace, {
         lease: request.lease || undefined,
         after: lease === undefined ? undefined : { lease, billingPeriod },
         limit: size + 1,
       });
-      const page = cutPage(rows, size, (last) => [last.lease, last.billingPeriod]);
+      const page = cutPage("billing_leases", rows, size, (last) => [last.lease, last.billingPeriod]);
       return { billingLeases: page.rows.map(leaseMessage), nextPageToken: page.nextPageToken };
     },
     async reopenBillingLease(request, context) {

@@ -94,9 +94,9 @@ export function operatorMethods(
     async listOperators(request, context) {
       const { workspace } = principalOf(context.values);
       const size = pageSize(request.pageSize);
-      const [after = ""] = decodePageToken(request.pageToken, 1) ?? [];
+      const [after = ""] = decodePageToken("operators", request.pageToken, 1) ?? [];
       const rows = await store.listOperators(database, workspace, after, size + 1);
-      const page = cutPage(rows, size, (last) => [last.operatorId]);
+      const page = cutPage("operators", rows, size, (last) => [last.operatorId]);
       return { operators: page.rows.map(operatorMessage), nextPageToken: page.nextPageToken };
     },
   };

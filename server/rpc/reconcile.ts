@@ -28,10 +28,10 @@ export function reconcileMethods(database: Database): ReconcileMethods {
       const rows = await store.listUnsettled(database, workspace, {
         vaultKeyId: id,
         includeNotDue: request.includeNotDue,
-        after: authorizationPositionOf(request.pageToken),
+        after: authorizationPositionOf("unsettled", request.pageToken),
         limit: size + 1,
       });
-      const page = cutPage(rows, size, authorizationPosition);
+      const page = cutPage("unsettled", rows, size, authorizationPosition);
       return { authorizations: page.rows.map(authorizationMessage), nextPageToken: page.nextPageToken };
     },
     async listCommittedAuthorizations(request, context) {
@@ -41,10 +41,10 @@ export function reconcileMethods(database: Database): ReconcileMethods {
       const rows = await store.listCommitted(database, workspace, {
         vaultKeyId: id,
         startTime: microsFrom(request.startTime, "start_time"),
-        after: authorizationPositionOf(request.pageToken),
+        after: authorizationPositionOf("committed", request.pageToken),
         limit: size + 1,
       });
-      const page = cutPage(rows, size, authorizationPosition);
+      const page = cutPage("committed", rows, size, authorizationPosition);
       return { authorizations: page.rows.map(authorizationMessage), nextPageToken: page.nextPageToken };
     },
     async reportReconciliation(request, context) {

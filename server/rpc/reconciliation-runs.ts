@@ -95,18 +95,18 @@ export function reconciliationRunMethods(
       const { workspace } = principalOf(context.values);
       const size = pageSize(request.pageSize);
       const rows = await store.listReconciliationRuns(database, workspace, positionOf(request.pageToken), size + 1);
-      const page = cutPage(rows, size, ({ createTime, runId }) => [`${createTime}`, runId]);
+      const page = cutPage("reconciliation_runs", rows, size, ({ createTime, runId }) => [`${createTime}`, runId]);
       return { reconciliationRuns: page.rows.map(runMessage), nextPageToken: page.nextPageToken };
     },
     async listReconciliationDifferences(request, context) {
       const { workspace } = principalOf(context.values);
       const { runId } = await find(database, workspace, request.parent, "parent");
       const size = pageSize(request.pageSize);
-      const [after = "0"] = decodePageToken(request.pageToken, 1) ?? [];
+      const [after = "0"] = decodePageToken("reconciliation_differences", request.pageToken, 1) ?? [];
       if (!/^\d{1,9}$/.test(after)) throw notOurs();
       const filter = { runId, after: Number(after), limit: size + 1 };
       const rows = await store.listReconciliationDifferences(database, workspace, filter);
-      const page = cutPage(rows, size, ({ n }) => [`${n}`]);
+      const page = cutPage("reconciliation_differences", rows, size, ({ n }) => [`${n}`]);
       return { differences: page.rows.map(differenceMessage), nextPageToken: page.nextPageToken };
     },
   };
@@ -131,7 +131,7 @@ async function find(database: Database, workspace: string, name: string, field: 
 }
 
 function positionOf(token: string): Pick<ReconciliationRun, "createTime" | "runId"> | undefined {
-  const parts = decodePageToken(token, 2);
+  const parts = decodePageToken("reconciliation_runs", token, 2);
   if (parts === undefined) return undefined;
   const [time = "", runId = ""] = parts;
   if (!/^\d{1,18}$/.test(time) || !/^[0-9a-f]{32}$/.test(runId)) throw notOurs();

@@ -27,12 +27,12 @@ export function resolveMethods(dependencies: ResolveDependencies): ResolveMethod
     async listInDoubtAuthorizations(request, context) {
       const { workspace } = principalOf(context.values);
       const size = pageSize(request.pageSize);
-      const position = authorizationPositionOf(request.pageToken);
+      const position = authorizationPositionOf("in_doubt", request.pageToken);
       const found = await listInDoubt(dependencies.database, workspace, {
         after: position === undefined ? undefined : { ...position, inDoubtTime: position.grantTime },
         limit: size + 1,
       });
-      const page = cutPage(found.authorizations, size, (last) => [
+      const page = cutPage("in_doubt", found.authorizations, size, (last) => [
         `${last.inDoubtTime ?? 0n}`,
         last.spendKey,
         `${last.generation}`,

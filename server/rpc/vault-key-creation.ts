@@ -116,10 +116,10 @@ export async function requireAttachable(
 ): Promise<void> {
   if (capIds.length === 0) return;
   const attachable = await store.attachableCaps(transaction, workspace, capIds);
-  for (const capId of capIds) {
+  for (const [index, capId] of capIds.entries()) {
     const problem = problemOf[attachable.get(capId) ?? "MISSING"];
     if (problem === undefined) continue;
-    throw invalidField("vault_key.attached_caps", `names caps/${capId}, which ${problem}; name another cap.`);
+    throw invalidField(`vault_key.attached_caps[${index}]`, `names caps/${capId}, which ${problem}; name another cap.`);
   }
 }
 

@@ -7,8 +7,7 @@ import {
 import { HoldfastError, invalidField } from "../domain/errors.ts";
 import type * as domain from "../domain/vault-key.ts";
 import { microsFrom, moneyFrom, moneyMessage, timestampMessage } from "./convert.ts";
-import { InvalidRequestError } from "./errors.ts";
-import { validateMessage } from "./validate.ts";
+import { shownPath, validateMasked } from "./update-mask.ts";
 
 const stateOf = {
   ACTIVE: VaultKeyState.ACTIVE,
@@ -56,27 +55,17 @@ export function updateFrom(
   if (message === undefined) throw invalidField("vault_key", "is required.");
   const vaultKeyId = vaultKeyIdOf(message.name, "vault_key.name");
   const fields = paths.map((path) => {
-    if (path in fieldOfPath) return fieldOfPath[path as keyof typeof fieldOfPath];
-    throw invalidField("update_mask", `names ${path}, which cannot be changed; ${maskRemedy}`);
+    if (Object.hasOwn(fieldOfPath, path)) return fieldOfPath[path as keyof typeof fieldOfPath];
+    throw invalidField("update_mask", `names ${shownPath(path)}, which cannot be changed; ${maskRemedy}`);
   });
   if (fields.length === 0) throw invalidField("update_mask", `names no field; ${maskRemedy}`);
   const pick = (all: object) =>
     Object.fromEntries(Object.entries(all).filter(([field]) => (fields as string[]).includes(field)));
-  validateMasked(Object.assign(create(VaultKeySchema, { vendor: "any" }), pick(message)));
+  validateMasked(VaultKeySchema, Object.assign(create(VaultKeySchema, { vendor: "any" }), pick(message)), "vault_key");
   return { vaultKeyId, etag: message.etag, change: pick(policyFrom(message)) };
 }
 
 const maskRemedy = `name ${Object.keys(fieldOfPath).join(", ")}, or create another key.`;
-
-function validateMasked(message: VaultKeyMessage): void {
-  try {
-    validateMessage(VaultKeySchema, message);
-  } catch (error) {
-    if (!(error instanceof InvalidRequestError)) throw error;
-    const [first, ...others] = error.violations.map((one) => ({ ...one, field: `vault_key.${one.field}` }));
-    throw first === undefined ? error : new InvalidRequestError([first, ...others]);
-  }
-}
 
 export function vaultKeyIdOf(name: string, field: string): string {
   const match = /^vaultKeys\/([a-z0-9]{1,32})$/.exec(name);

@@ -48,9 +48,9 @@ export function vaultKeyMethods(
     async listVaultKeys(request, context) {
       const { workspace } = principalOf(context.values);
       const size = pageSize(request.pageSize);
-      const [after = ""] = decodePageToken(request.pageToken, 1) ?? [];
+      const [after = ""] = decodePageToken("vault_keys", request.pageToken, 1) ?? [];
       const rows = await store.listVaultKeys(database, workspace, { after, labels: request.labels, limit: size + 1 });
-      const page = cutPage(rows, size, (key) => [key.vaultKeyId]);
+      const page = cutPage("vault_keys", rows, size, (key) => [key.vaultKeyId]);
       return { vaultKeys: page.rows.map(vaultKeyMessage), nextPageToken: page.nextPageToken };
     },
   };

@@ -104,10 +104,10 @@ export function vendorCredentialMethods(dependencies: VendorCredentialDependenci
     async listVendorCredentials(request, context) {
       const { workspace } = principalOf(context.values);
       const size = pageSize(request.pageSize);
-      const [after = ""] = decodePageToken(request.pageToken, 1) ?? [];
+      const [after = ""] = decodePageToken("vendor_credentials", request.pageToken, 1) ?? [];
       const rows = await store.listVendorCredentials(database, workspace, after, size + 1);
       const credentials = rows.map(({ credential }) => credential);
-      const page = cutPage(credentials, size, (last) => [last.vendorCredentialId]);
+      const page = cutPage("vendor_credentials", credentials, size, (last) => [last.vendorCredentialId]);
       return { vendorCredentials: page.rows.map(credentialMessage), nextPageToken: page.nextPageToken };
     },
     async deleteVendorCredential({ name, reason }, context) {

@@ -1,7 +1,13 @@
 import { HoldfastError } from "../domain/errors.ts";
 import type { Actor } from "../domain/spend.ts";
 import type { Database } from "./database.ts";
-import { announcePolicyChange, appendAudit, beginPolicyChange, isRevokedOperator } from "./workspace.ts";
+import {
+  announcePolicyChange,
+  appendAudit,
+  beginPolicyChange,
+  isRevokedOperator,
+  withdrawPolicyChange,
+} from "./workspace.ts";
 
 /** Who changes what, as the audit shows it. */
 export interface PolicyEvent {
@@ -34,12 +40,23 @@ export type ChangePolicy = <Result>(
 export function createChangePolicy(
   inTransaction: <Result>(work: (transaction: Database) => Promise<Result>) => Promise<Result>,
 ): ChangePolicy {
+  // A refusal rolls back with its transaction that the change has taken its turn: grants would queue behind nobody.
+  const orWithdrawn = async <Result>(workspace: string, work: (transaction: Database) => Promise<Result>) => {
+    try {
+      return await inTransaction(work);
+    } catch (error) {
+      if (error instanceof HoldfastError) {
+        await inTransaction((transaction) => withdrawPolicyChange(transaction, workspace)).catch(() => {});
+      }
+      throw error;
+    }
+  };
   return async ({ principal, kind, traceId, detail }, change) => {
     const { role, workspace, id } = principal;
     // The gate has refused it; this is for an RPC whose roles are wrong.
     if (role === "auditor") throw new HoldfastError("ROLE_NOT_ALLOWED", "An auditor reads and changes nothing.");
     await inTransaction((transaction) => announcePolicyChange(transaction, workspace));
-    return await inTransaction(async (transaction) => {
+    return await orWithdrawn(workspace, async (transaction) => {
       await beginPolicyChange(transaction, workspace);
       // A revoke that this change has waited for is in force: it had passed the gate before.
       if (role === "operator" && (await isRevokedOperator(transaction, workspace, id))) {

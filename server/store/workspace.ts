@@ -75,6 +75,11 @@ export async function beginPolicyChange(transaction: Database, workspace: string
   if (rows.length === 0) throw new HoldfastError("NOT_FOUND", `The workspace ${workspace} does not exist.`);
 }
 
+/** Takes an announcement back: its change has not happened, and nobody has to queue behind it. */
+export async function withdrawPolicyChange(database: Database, workspace: string): Promise<void> {
+  await run(database, takeTurnStatement, [workspace]);
+}
+
 /** Read in a statement of its own after the workspace row was taken: what was committed meanwhile is seen. */
 export async function isRevokedOperator(
   transaction: Database,

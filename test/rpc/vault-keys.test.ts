@@ -148,12 +148,12 @@ describe("attached caps", () => {
       const attachedCaps = [cap];
       const created = server.admin.createVaultKey({ vaultKeyId: id, vaultKey: { ...policy, attachedCaps } });
       const refused = await refusal(created);
-      expect(refused).toMatchObject({ reason: "INVALID_FIELD", field: "vault_key.attached_caps" });
+      expect(refused).toMatchObject({ reason: "INVALID_FIELD", field: "vault_key.attached_caps[0]" });
       expect(refused.message).toContain(why);
     }
     await server.vaultKey(id);
     const update = { vaultKey: { name, attachedCaps: [`caps/${id}-none`] }, updateMask: { paths: ["attached_caps"] } };
-    expect(await refusal(server.admin.updateVaultKey(update))).toMatchObject({ field: "vault_key.attached_caps" });
+    expect(await refusal(server.admin.updateVaultKey(update))).toMatchObject({ field: "vault_key.attached_caps[0]" });
   });
 
   test("count the spends of the keys that name them, and of no other", async () => {
