@@ -9,6 +9,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { createToken } from "../../server/rpc/auth.ts";
 import { readPostmasterPid } from "../../server/store/embedded-postmaster.ts";
+import type { EmbeddedConnection } from "../../server/store/embedded-postgres.ts";
 import { replaceClock, type TestClock } from "../support/clock.ts";
 import { startStripeSimulator, type StripeSimulator } from "../support/stripe-simulator/index.ts";
 import { createPolicy, type Policy } from "./policy.ts";
@@ -19,6 +20,9 @@ export interface Stage {
   readonly policy: Policy;
   readonly simulator: StripeSimulator;
   readonly pool: pg.Pool;
+  /** Where another server finds the same database, and the operator that it has to know. */
+  readonly connection: EmbeddedConnection;
+  readonly operatorToken: string;
   /** Moves the database's clock and the vendor's together. */
   advance(ms: number): Promise<void>;
   /** SIGKILL to the server; its Postgres lives on without it. */
@@ -53,7 +57,14 @@ export async function startStage(): Promise<Stage> {
   };
   let server = await serve(env);
   const simulator = await startStripeSimulator();
-  const pool = new pg.Pool({ host: join(dataFolder, "socket"), user: "holdfast", database: "holdfast", ssl: false });
+  const connection = {
+    host: join(dataFolder, "socket"),
+    port: 5432,
+    user: "holdfast",
+    database: "holdfast",
+    ssl: false,
+  } as const;
+  const pool = new pg.Pool(connection);
   // Its idle connections end with the Postgres that is killed.
   pool.on("error", () => {});
   const clock: TestClock = await replaceClock(pool);
@@ -71,6 +82,8 @@ export async function startStage(): Promise<Stage> {
     policy,
     simulator,
     pool,
+    connection,
+    operatorToken,
     async advance(ms) {
       await clock.advance(ms);
       simulator.advance(ms);

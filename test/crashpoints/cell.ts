@@ -1,5 +1,6 @@
 import { type AtVendor, type Flow, flows, type Natural, type Step } from "./flow.ts";
 import { type Route, routeOf } from "./route.ts";
+import type { ServerPoint } from "./server-cell.ts";
 
 /** What is done to the process that has come to a point. */
 export const actions = [
@@ -13,6 +14,11 @@ export const actions = [
 ] as const;
 
 export type Action = (typeof actions)[number];
+
+/** What is done to a server, or to the connection on which it would answer. */
+export const serverActions = ["kill", "pause", "pause a day", "drop the reply"] as const;
+
+export type ServerAction = (typeof serverActions)[number];
 
 /** Where the authorization stands when that happens. */
 export const states = [
@@ -37,7 +43,9 @@ export interface Cell {
   readonly step: Step;
   readonly edge: "before" | "after";
   readonly state: State;
-  readonly action: Action;
+  readonly action: Action | ServerAction;
+  /** Where in the server, if it is there. */
+  readonly server?: ServerPoint;
   readonly natural: Natural;
   readonly atVendor: AtVendor;
   readonly route: Route;

@@ -1,7 +1,8 @@
 import { parseArgs } from "node:util";
-import { enumerateCells } from "./cell.ts";
+import { actions, enumerateCells, serverActions } from "./cell.ts";
 import { play } from "./play.ts";
 import { type Plant, plants } from "./plant.ts";
+import { enumerateServerCells } from "./server-cell.ts";
 import { impossibleList, lineOf, tableOf } from "./report.ts";
 
 const usage = `usage: npm run crashpoints -- [--only text] [--verbose] [--seed N] [--plant mistake]
@@ -33,7 +34,9 @@ async function main(): Promise<number> {
   }
   const plant = plants.find((one) => one === values.plant);
   if (values.plant !== undefined && plant === undefined) throw new Error(`--plant takes ${plants.join(", ")}`);
-  const cells = enumerateCells().filter(({ name }) => name.includes(values.only));
+  const cells = [...enumerateCells(), ...enumerateServerCells()].filter(({ name }) => name.includes(values.only));
+  const inProcess = cells.filter(({ server }) => server === undefined);
+  const inServer = cells.filter(({ server }) => server !== undefined);
   const begun = performance.now();
   const played = await play(cells, {
     seed: Number(values.seed),
@@ -43,7 +46,9 @@ async function main(): Promise<number> {
     },
   });
   if (values.verbose) print(impossibleList(cells));
-  print(`\n${tableOf(cells, played)}\n\n${Math.round((performance.now() - begun) / 1000)} s`);
+  print(
+    `\n${tableOf(inProcess, played, actions)}\n\n${tableOf(inServer, played, serverActions)}\n\n${Math.round((performance.now() - begun) / 1000)} s`,
+  );
   const violated = played.filter(({ violations }) => violations.length > 0).length;
   const impossible = cells.filter(({ route }) => "impossible" in route).length;
   print(`crashpoints: ${cells.length} cells, ${impossible} impossible, ${violated} violations`);

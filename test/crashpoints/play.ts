@@ -1,6 +1,8 @@
 import { createChance } from "../simulate/random.ts";
 import type { Cell } from "./cell.ts";
 import type { Plant } from "./plant.ts";
+import { playServerRound } from "./server-round.ts";
+import { serverRoundsOf } from "./server-cell.ts";
 import { playRound, type Played, roundsOf } from "./round.ts";
 import { startCrashWorld } from "./world.ts";
 
@@ -16,8 +18,11 @@ export async function play(cells: readonly Cell[], { seed, plant, onPlayed }: Pl
   const world = await startCrashWorld(plant);
   const all: Played[] = [];
   try {
-    for (const round of shuffled(roundsOf(cells), seed)) {
-      const played = await playRound(world, round);
+    const inProcess = cells.filter(({ server }) => server === undefined);
+    const inServer = cells.filter(({ server }) => server !== undefined);
+    for (const round of shuffled([...roundsOf(inProcess), ...serverRoundsOf(inServer)], seed)) {
+      const isServer = round[0]?.server !== undefined;
+      const played = isServer ? await playServerRound(world, round) : await playRound(world, round);
       for (const one of played) onPlayed?.(one);
       all.push(...played);
     }

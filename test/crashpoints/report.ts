@@ -1,4 +1,4 @@
-import { actions, type Cell } from "./cell.ts";
+import type { Cell } from "./cell.ts";
 import type { Played } from "./round.ts";
 
 export function lineOf({ cell, violations, ending }: Played): string {
@@ -14,7 +14,7 @@ export function impossibleList(cells: readonly Cell[]): string {
 }
 
 /** Point × action: how many states were played, how many cannot be, and how many were violated. */
-export function tableOf(cells: readonly Cell[], played: readonly Played[]): string {
+export function tableOf(cells: readonly Cell[], played: readonly Played[], actions: readonly string[]): string {
   const violated = new Set(played.filter(({ violations }) => violations.length > 0).map(({ cell }) => cell.name));
   const points = [...new Set(cells.map(pointOf))];
   const rows = points.map((point) => [
@@ -31,7 +31,7 @@ export function tableOf(cells: readonly Cell[], played: readonly Played[]): stri
   return lines.map((line) => line.map((text, column) => text.padEnd(widths[column] ?? 0)).join("  ")).join("\n");
 }
 
-function pointOf({ flow, step }: Cell): string {
+function pointOf({ flow, step, server }: Cell): string {
   const nth = (step.nth ?? 1) > 1 ? ` ${step.nth}` : "";
-  return `${flow.name}: ${step.name}${nth}`;
+  return `${server === undefined ? "" : `server, ${server}: `}${flow.name}: ${step.name}${nth}`;
 }

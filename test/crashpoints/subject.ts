@@ -30,14 +30,15 @@ export interface Row {
 
 let subjects = 0;
 
-export async function createSubject(world: CrashWorld, cell: Cell): Promise<Subject> {
+/** `baseUrl` is that of the server that is struck; everybody else asks another one. */
+export async function createSubject(world: CrashWorld, cell: Cell, baseUrl = world.stage.url): Promise<Subject> {
   subjects += 1;
-  const { flow, step, edge, state } = cell;
+  const { flow, step, edge, state, server } = cell;
   const customerId = `cell-${subjects}`;
   const call: BillingCall = {
     id: customerId,
     kind: flow.kind,
-    baseUrl: world.stage.url,
+    baseUrl,
     vaultKey: flow.work === "reconcile" ? await world.newVaultKey() : world.vaultKey,
     stripePort: world.stage.simulator.port,
     customerId,
@@ -46,7 +47,7 @@ export async function createSubject(world: CrashWorld, cell: Cell): Promise<Subj
     vendorDeadlineMs: flow.trouble === undefined ? minute : 300,
     holdMs,
     clockFile: world.clockFile,
-    pauseAt: `${edge} ${step.name}`,
+    pauseAt: `${server === undefined ? edge : "before"} ${step.name}`,
     pauseNth: step.nth ?? 1,
     ...(flow.work === undefined ? {} : { work: flow.work }),
     ...(flow.card === undefined ? {} : { card: flow.card }),
@@ -88,7 +89,7 @@ export async function another(
   const stopAt = until === "bound" ? "after BindVendorReference" : "after AuthorizeSpend";
   const client = createBillingClient(
     // In its own time: only the call that is struck is in a hurry.
-    { ...call, work, vendorDeadlineMs: minute, ...rest },
+    { ...call, baseUrl: world.stage.url, work, vendorDeadlineMs: minute, ...rest },
     async (point) => {
       if (until === undefined || point !== stopAt) return;
       stopped.resolve(undefined);
@@ -105,7 +106,9 @@ export async function another(
 /** A client for what is not a charge. */
 export function desk(world: CrashWorld, { call }: Subject): BillingClient {
   const { pauseAt: _at, clockFile: _file, ...rest } = call;
-  return createBillingClient(rest, undefined, undefined, { sessionManager: world.sessions });
+  return createBillingClient({ ...rest, baseUrl: world.stage.url }, undefined, undefined, {
+    sessionManager: world.sessions,
+  });
 }
 
 export function dropFaults({ faults }: Subject): void {
