@@ -207,6 +207,33 @@ test("a page token is refused by every listing but its own", async () => {
   expect(wrong).toEqual([]);
 });
 
+/** Values that are well formed, and wrong beside the others. */
+test.each<[string, Record<string, unknown>, string, string]>([
+  ["IncreaseHold", { amount: { currency: "eur", amount: "20" } }, "SPEND_MISMATCH", ""],
+  ["GetCap", { window: "2026-02-30" }, "INVALID_FIELD", "window"],
+  ["UpdateVaultKey", { update_mask: "vendor" }, "INVALID_FIELD", "update_mask"],
+  ["UpdateCap", { update_mask: "timeZone" }, "INVALID_FIELD", "update_mask"],
+  [
+    "CreateBillingPeriodKey",
+    { max_per_spend: { currency: "eur", amount: "1" } },
+    "INVALID_FIELD",
+    "max_per_spend.currency",
+  ],
+  ["VoidSpend", { evidence: "VOID_EVIDENCE_OPERATOR" }, "INVALID_FIELD", "reason"],
+  ["AuthorizeSpend", { settlement: "SETTLEMENT_TWO_STEP" }, "INVALID_FIELD", "resend_safe_for"],
+  ["AuthorizeSpend", { direction: "DIRECTION_SPEND" }, "INVALID_FIELD", "refund_of"],
+  ["ReportReconciliation", { vendor_state: "open" }, "INVALID_FIELD", "vendor_state"],
+])("%s refuses %j, which does not fit", async (name, change, reason, field) => {
+  const method = methods.find((one) => one.name === name);
+  if (method === undefined) throw new Error(`there is no ${name}`);
+  const before = await hashRows(world.server.database.pool);
+  const body = JSON.stringify({ ...requests[name]?.[0], ...change });
+  const answer = await send(url, method, { token: tokenFor(method), body });
+  expect(answer).toMatchObject({ reason, code: codeOf[reason], ...(field === "" ? {} : { field }) });
+  expect(problemOf(answer, "")).toBeUndefined();
+  expect(await hashRows(world.server.database.pool)).toEqual(before);
+});
+
 describe("the table", () => {
   test("has an entry for every field that a request can carry, and no other", () => {
     const entries = new Set(methods.flatMap((method) => placesOf(method).map(({ entry }) => entry)));
