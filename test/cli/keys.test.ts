@@ -48,7 +48,7 @@ test("a new key has the policy of its flags, a daily cap of its own, and shows i
   const tokens = out.match(/vk_\w+/g) ?? [];
   expect(tokens).toHaveLength(1);
   expect(out.trimEnd().split("\n").at(-1)).toBe(tokens[0]);
-  await expect(granted(server, tokens[0], { customerId: "cust_1" })).resolves.toBeDefined();
+  await expect(granted(server, tokens[0] ?? "", { customerId: "cust_1" })).resolves.toBeDefined();
 });
 
 test("no later command shows the token or what it is made of", async () => {

@@ -104,7 +104,15 @@ class Shell {
 
   async run(line: string): Promise<void> {
     const script = `set -euo pipefail\n${npx}\n${this.#definition}\n${line}\n`;
-    const env = { PATH: process.env["PATH"], HOME: this.#folder, ROOT: root, BUF: buf, NODE: process.execPath };
+    const env = {
+      PATH: process.env["PATH"],
+      HOME: this.#folder,
+      ROOT: root,
+      BUF: buf,
+      NODE: process.execPath,
+      // As the launcher has it.
+      NODE_COMPILE_CACHE: join(this.#folder, "cache"),
+    };
     const ran = await new Promise<{ code: unknown; out: string; err: string }>((resolve) => {
       const options = { cwd: this.#folder, env: { ...env, ...this.variables } };
       const child = execFile("bash", ["--norc", "-c", script], options, (error, out, err) => {
