@@ -55,6 +55,11 @@ async function recoveryFinding(read: () => ReturnType<typeof readInstanceProblem
   try {
     const problem = await read();
     if (problem === undefined) return { verdict: "ok", subject, text: "this is the database that was granted from." };
+    if (problem === "MISSING") {
+      const text =
+        'it does not say which database it is: no server has started on it yet, or it needs "holdfast recover".';
+      return { verdict: "look", subject, text };
+    }
     const text = `nothing is granted: the database was restored, promoted or copied (${problem}); see "holdfast recover".`;
     return { verdict: "wrong", subject, text };
   } catch (error) {

@@ -59,9 +59,9 @@ test("no secret on standard input is a usage error, and nothing is sent", async 
   expect(await terminal.ok("credentials list")).toBe("Nothing.\n");
 });
 
-test("reconcile says on a terminal how far it is, reports what differs, and ends with 3 where something does", async () => {
+test("reconcile waits for its run, reports what differs, and ends with 3 where something does", async () => {
   await terminal.ok("credentials create main --vendor stripe", { input: secret });
-  const clean = await terminal.run("reconcile --since 48h", { isTTY: true });
+  const clean = await terminal.run("reconcile --since 48h");
   expect(clean.code).toBe(0);
   expect(field(clean.out, "differences")).toBe("0");
   await world.plain.charges.create({

@@ -1,5 +1,8 @@
 import { timestampFromMs } from "@bufbuild/protobuf/wkt";
 import { afterAll, beforeAll, expect, test } from "vitest";
+import { createPool } from "../../server/store/postgres.ts";
+import { migrate } from "../../server/store/migrate.ts";
+import { startDurablePostgres } from "../injection/durable-postgres.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 import { granted, run, type Terminal, terminalOf } from "./terminal.ts";
 
@@ -136,6 +139,27 @@ test("with DATABASE_URL the settings, the schema and the recovery are looked at,
 
   await pool.query("update holdfast.migrations set sha256 = repeat('0', 64) where version = 1");
   expect(await finding("schema", env)).toMatchObject({ verdict: "wrong" });
+});
+
+test("a migrated Postgres with safe settings is well, and says so before and after its first server", async () => {
+  const postgres = await startDurablePostgres();
+  try {
+    const { host, user, database } = postgres.connection;
+    const DATABASE_URL = `postgres://${user}@localhost/${database}?host=${encodeURIComponent(host)}`;
+    expect(await finding("schema", { DATABASE_URL })).toMatchObject({
+      code: 4,
+      verdict: "wrong",
+      text: expect.stringContaining("holdfast migrate"),
+    });
+    await migrate(postgres.connection);
+    expect(await finding("recovery", { DATABASE_URL })).toMatchObject({ code: 0, verdict: "look" });
+    const pool = createPool({ connection: postgres.connection, max: 1 });
+    await pool.query("select holdfast.register_instance()").finally(async () => await pool.end());
+    const out = await terminal.ok("doctor", { env: { DATABASE_URL } });
+    for (const subject of ["settings", "database", "schema", "recovery"]) expect(out).toContain(`ok     ${subject}: `);
+  } finally {
+    await postgres.close();
+  }
 });
 
 test("a database that cannot be reached is wrong, and its password is not shown", async () => {
