@@ -154,7 +154,8 @@ test("a migrated Postgres with safe settings is well, and says so before and aft
     await migrate(postgres.connection);
     expect(await finding("recovery", { DATABASE_URL })).toMatchObject({ code: 0, verdict: "look" });
     const pool = createPool({ connection: postgres.connection, max: 1 });
-    await pool.query("select holdfast.register_instance()").finally(async () => await pool.end());
+    await pool.query("select holdfast.register_instance()");
+    await pool.end();
     const out = await terminal.ok("doctor", { env: { DATABASE_URL } });
     for (const subject of ["settings", "database", "schema", "recovery"]) expect(out).toContain(`ok     ${subject}: `);
   } finally {
