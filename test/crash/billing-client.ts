@@ -71,7 +71,7 @@ export function createBillingClient(
     port: call.stripePort,
     protocol: "http",
     telemetry: false,
-    httpClient: plantedHttpClient(observedHttpClient(observe), plant),
+    httpClient: observedHttpClient(observe, plant),
   });
   const stripe = holdfast.stripe(plain);
   return {
@@ -138,8 +138,8 @@ async function pay(
   return await stripe.paymentIntents.capture(intent.id);
 }
 
-function observedHttpClient(observe: Observer): StripeHttpClient {
-  const inner = Stripe.createNodeHttpClient() as unknown as StripeHttpClient;
+function observedHttpClient(observe: Observer, plant: Plant | undefined): StripeHttpClient {
+  const inner = plantedHttpClient(Stripe.createNodeHttpClient() as unknown as StripeHttpClient, plant);
   return {
     getClientName: () => inner.getClientName(),
     async makeRequest(host, port, path, method, ...rest) {

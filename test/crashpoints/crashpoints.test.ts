@@ -37,7 +37,7 @@ test("a few rounds of crash points: one movement per spend, and every row agrees
 
 describe("the check finds", () => {
   const shows: Readonly<Record<Plant, readonly Cell[]>> = {
-    "release on expiry": named("one call / POST /v1/charges / HELD fresh / kill after"),
+    "release on expiry": named("one call / POST /v1/charges / IN_DOUBT / kill after"),
     "send again after the hold": named("reconcile after the quarantine / GET* / IN_DOUBT / kill before"),
     "void on 5xx": named("one call, no answer / ReportUnknown / HELD fresh / kill before"),
     "a new key every time": named("one call / POST /v1/charges / HELD fresh / kill after"),

@@ -1,18 +1,22 @@
 import type { BillingOutcome } from "../crash/billing-call.ts";
-import type { LineProcess } from "../crash/line-process.ts";
+import type { Line, LineProcess } from "../crash/line-process.ts";
 import { reconcile } from "./meanwhile.ts";
 import { within } from "./reach.ts";
 import { rowsOf, type Subject } from "./subject.ts";
 import { type CrashWorld, hour, holdMs, minute } from "./world.ts";
 
 export async function closed(subjects: readonly Subject[], victim: LineProcess): Promise<void> {
-  for (const subject of subjects) {
-    const { id } = subject.call;
-    const line = await within(victim.said((said) => said["id"] === id && said["closed"] === true));
-    if (line === undefined) subject.violations.push("the call that was stopped does not end");
-    const outcome = victim.lines.find((said) => said["id"] === id && "outcome" in said)?.["outcome"];
-    if (outcome !== undefined) subject.outcomes.push(outcome as BillingOutcome);
-  }
+  const isOf = (subject: Subject) => (line: Line) => line["id"] === subject.call.id;
+  await Promise.all(
+    subjects.map(async (subject) => {
+      const ends = (line: Line) => isOf(subject)(line) && line["closed"] === true;
+      if ((await within(victim.said(ends))) === undefined) {
+        subject.violations.push("the call that was stopped does not end");
+      }
+      const outcome = victim.lines.find((line) => isOf(subject)(line) && "outcome" in line)?.["outcome"];
+      if (outcome !== undefined) subject.outcomes.push(outcome as BillingOutcome);
+    }),
+  );
 }
 
 // What says that another attempt may still be at it.
@@ -75,4 +79,18 @@ export async function settle(world: CrashWorld, subjects: readonly Subject[]): P
 export function noteDefects(subjects: readonly Subject[], processes: readonly LineProcess[]): void {
   const defects = processes.flatMap(({ lines }) => lines.filter((line) => "defect" in line));
   for (const defect of defects) subjects[0]?.violations.push(`in the process of this round: ${JSON.stringify(defect)}`);
+}
+
+/** Makes every call, and resolves when each is at its point. */
+export async function comeToPoints(subjects: readonly Subject[], process: LineProcess): Promise<void> {
+  await process.said((line) => line["ready"] === true);
+  for (const { call } of subjects) process.tell({ call });
+  await Promise.all(
+    subjects.map(async (subject) => {
+      const { id } = subject.call;
+      const line = await within(process.said((said) => said["id"] === id && ("at" in said || "outcome" in said)));
+      if (line !== undefined && "at" in line) return;
+      subject.violations.push(`never came to its point: ${JSON.stringify(line ?? "silence")}`);
+    }),
+  );
 }

@@ -1,10 +1,10 @@
 import { setTimeout as delay } from "node:timers/promises";
 import type { LineProcess } from "../crash/line-process.ts";
 import type { Cell } from "./cell.ts";
-import { closed, letCustomersPass, noteDefects, runAgain, settle } from "./heal.ts";
+import { closed, comeToPoints, letCustomersPass, noteDefects, runAgain, settle } from "./heal.ts";
 import { judge, judgeCounters } from "./judge.ts";
 import { prepare } from "./prepare.ts";
-import { reachStates, within } from "./reach.ts";
+import { reachStates } from "./reach.ts";
 import { createSubject, dropFaults, type Subject } from "./subject.ts";
 import { type CrashWorld, hour, holdMs, minute } from "./world.ts";
 
@@ -28,7 +28,8 @@ export async function playRound(world: CrashWorld, cells: readonly Cell[]): Prom
   const [victim, healthy] = [world.nextProcess(), world.nextProcess()];
   try {
     await prepare(world, subjects);
-    await bring(world, subjects, victim);
+    await comeToPoints(subjects, victim);
+    await reachStates(world, subjects);
     await strike(subjects, victim);
     await judgeCounters(world, subjects, "after the strike");
     await world.advance(holdMs + minute);
@@ -50,19 +51,6 @@ export async function playRound(world: CrashWorld, cells: readonly Cell[]): Prom
     for (const subject of subjects) dropFaults(subject);
     await Promise.all([victim.kill(), healthy.kill()]);
   }
-}
-
-/** Every call to its point, and then every row to its state. */
-async function bring(world: CrashWorld, subjects: readonly Subject[], victim: LineProcess): Promise<void> {
-  await victim.said((line) => line["ready"] === true);
-  for (const { call } of subjects) victim.tell({ call });
-  for (const subject of subjects) {
-    const { id } = subject.call;
-    const line = await within(victim.said((said) => said["id"] === id && ("at" in said || "outcome" in said)));
-    if (!("at" in (line ?? {})))
-      subject.violations.push(`never came to its point: ${JSON.stringify(line ?? "silence")}`);
-  }
-  await reachStates(world, subjects);
 }
 
 async function strike(subjects: readonly Subject[], victim: LineProcess): Promise<void> {

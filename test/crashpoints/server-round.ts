@@ -7,7 +7,7 @@ import type { LineProcess } from "../crash/line-process.ts";
 import { type ServerProcess, startServerProcess } from "../injection/server-process.ts";
 import { type Front, startFront } from "../support/front.ts";
 import type { Cell } from "./cell.ts";
-import { closed, letCustomersPass, noteDefects, runAgain, settle } from "./heal.ts";
+import { closed, comeToPoints, letCustomersPass, noteDefects, runAgain, settle } from "./heal.ts";
 import { type HoldWire, startHoldWire } from "./hold-wire.ts";
 import { judge, judgeCounters } from "./judge.ts";
 import { prepare } from "./prepare.ts";
@@ -114,15 +114,7 @@ async function bring(
 ): Promise<void> {
   const { wire } = struck;
   const point = (subjects[0] as Subject).cell.server;
-  await clients.said((line) => line["ready"] === true);
-  for (const { call } of subjects) clients.tell({ call });
-  for (const subject of subjects) {
-    const { id } = subject.call;
-    const line = await within(clients.said((said) => said["id"] === id && ("at" in said || "outcome" in said)));
-    if (!("at" in (line ?? {}))) {
-      subject.violations.push(`never came to its point: ${JSON.stringify(line ?? "silence")}`);
-    }
-  }
+  await comeToPoints(subjects, clients);
   const fillers = await fillLanes(world, subjects, struck);
   const names = [...new Set(subjects.map(({ cell }) => statements[cell.step.name] ?? ""))];
   const way = point === "committed, before the answer" ? "way back" : "way there";
@@ -156,11 +148,9 @@ async function fillLanes(world: CrashWorld, subjects: readonly Subject[], { wire
 
 async function arrivals(subjects: readonly Subject[], wire: HoldWire): Promise<void> {
   const isThere = (subject: Subject) => marksOf(subject).some((mark) => wire.seen().has(mark));
-  // What was late for the batch of the others waits behind it, and is struck there.
-  await within(until(() => subjects.every((one) => isThere(one) || batched.has(one.cell.step.name))));
-  for (const subject of subjects) {
-    if (!isThere(subject) && !batched.has(subject.cell.step.name))
-      subject.violations.push("never came to the database");
+  await within(until(() => subjects.every(isThere)));
+  for (const subject of subjects.filter((one) => !isThere(one))) {
+    subject.violations.push("never came to the database");
   }
 }
 
