@@ -117,6 +117,8 @@ async function settle<Row extends Reconcilable>(
         return commit(desk, row, { kind: "obliged" }, { id: `${id}+${row.mark}`.slice(0, 255), note });
       }
       const verdict = family.judge(found.value);
+      // A dead object with a copied mark says nothing of a request that is still on its way: it counts as nothing found.
+      if (byMark === true && verdict.kind === "gone") return absent(desk, row, `${note}: ${id} is ${verdict.state}`);
       const doubtful = byMark === true && isMoreThanHeld(row, verdict);
       return settleFound(desk, row, doubtful ? { kind: "unclear", state: "dearer than held" } : verdict, { id, note });
     }

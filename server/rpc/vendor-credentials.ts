@@ -71,6 +71,10 @@ export function vendorCredentialMethods(dependencies: VendorCredentialDependenci
           `is of the account ${vendorAccountId}; this credential is of ${before.vendorAccountId}. Create another one for it.`,
         );
       }
+      // One account has two worlds, and what was charged in the one does not show in the other.
+      if (modeOf(maskedSecret) !== modeOf(before.maskedSecret)) {
+        throw invalidField("secret", `must be of the ${modeOf(before.maskedSecret)} mode, like the present one.`);
+      }
       const sealed = cipher.seal(secret, { workspace, vendor, credentialId: vendorCredentialId });
       const detail = { vendorCredentialId, vendor, vendorAccountId, maskedSecret };
       const rotated = await changePolicy(eventOf(principal, "rotated", detail), async (transaction) => {
@@ -122,6 +126,11 @@ export function vendorCredentialMethods(dependencies: VendorCredentialDependenci
       return {};
     },
   };
+}
+
+/** "live" or "test", from a masked secret such as "sk_test_…4x9Q". */
+function modeOf(maskedSecret: string): string {
+  return maskedSecret.split("_")[1] ?? "";
 }
 
 /** Throws where it cannot be stored, before it leaves for the vendor. No message repeats the secret. */

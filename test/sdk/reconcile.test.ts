@@ -68,6 +68,15 @@ describe("a charge whose answer was lost", () => {
     expect(world.simulator.requests().length - before).toBeLessThan(8);
   });
 
+  it("is not void because a dead charge carries its mark: its request may still be on its way", async () => {
+    await chargeLost();
+    const mark = world.plane.authorization().name.slice("authorizations/".length);
+    const dead = { ...CHARGE, source: "tok_chargeDeclined", metadata: { holdfast_authorization: mark } };
+    expect(await rejection(world.plain.charges.create(dead))).toBeInstanceOf(Error);
+    expect((await reconcile()).steps).toMatchObject([{ outcome: "absent" }]);
+    expect(world.plane.authorization()).toMatchObject({ state: AuthorizationState.IN_DOUBT, vendorReference: "" });
+  });
+
   it("is not taken for another's charge that carries its mark", async () => {
     await chargeLost();
     const mark = world.plane.authorization().name.slice("authorizations/".length);

@@ -15,6 +15,7 @@ import { ensureWorkspace } from "../../server/store/workspace.ts";
 import { startOtlpReceiver } from "../support/otlp-receiver.ts";
 import {
   credentialKey,
+  liveSecret,
   otherSecret,
   platform,
   secret,
@@ -90,6 +91,10 @@ describe("a credential", () => {
     const { admin, database, apps } = world.server;
     expect(await refusal(admin.rotateVendorCredential({ name, secret: strangersSecret }))).toMatchObject({
       code: Code.InvalidArgument,
+    });
+    expect(await refusal(admin.rotateVendorCredential({ name, secret: liveSecret }))).toMatchObject({
+      code: Code.InvalidArgument,
+      message: expect.stringContaining("test mode"),
     });
     expect(await refusal(create({ vendorCredentialId: "another" }))).toMatchObject({ code: Code.AlreadyExists });
     const token = createToken("op", "other", "root");

@@ -13,6 +13,8 @@ import {
 
 export const secret = "sk_test_4eC39HqLyjWDarjtT1zdp7dc";
 export const otherSecret = "sk_test_51Nv0dFrTz8QpWmKcXbYhGjLsR";
+/** Of the same account, but of its other world. */
+export const liveSecret = "sk_live_51Nv0dFrTz8QpWmKcXbYhGjLsR";
 export const strangersSecret = "rk_live_9ZyXwVuTsRqPoNmLkJiHgFeDcBa";
 export const platform = "acct_platform";
 
@@ -56,7 +58,12 @@ export async function startVendorWorld(
     withoutKey?: true;
   } = {},
 ): Promise<VendorWorld> {
-  const secrets = { [secret]: platform, [otherSecret]: platform, [strangersSecret]: "acct_stranger" };
+  const secrets = {
+    [secret]: platform,
+    [otherSecret]: platform,
+    [liveSecret]: platform,
+    [strangersSecret]: "acct_stranger",
+  };
   const simulator = await startStripeSimulator({ secrets, ...options.simulator });
   const server = await startTestServer({
     servers: options.servers ?? 1,
