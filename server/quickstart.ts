@@ -146,7 +146,7 @@ Holdfast is running at ${url} (Connect, gRPC and gRPC-Web). Its data is in ${dat
 
   operator token   ${operatorToken}
   vault key        ${vaultKey}
-  cap              caps/${capId}: 1,000 USD a day, 250 USD per spend
+  cap              caps/${capId}: 1,000 USD a day, 250 USD per spend; it counts every key of the workspace
 
 Ask for permission to spend, once with each tool; the answer is the same authorization:
 
@@ -155,6 +155,11 @@ Ask for permission to spend, once with each tool; the answer is the same authori
 
   grpcurl -plaintext -H 'Authorization: Bearer ${vaultKey}' -d '${body}' \\
     ${address} holdfast.v1.SpendControlService/AuthorizeSpend
+
+Look after it from a terminal in this folder (npx holdfast --help):
+
+  export HOLDFAST_URL=${url} HOLDFAST_OPERATOR_TOKEN='${operatorToken}'
+  npx holdfast doctor
 
 See what the cap has left:
 
