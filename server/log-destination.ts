@@ -81,6 +81,7 @@ function withoutBlocking(descriptor: number): number {
   try {
     return openSync(`/proc/self/fd/${descriptor}`, constants.O_WRONLY | constants.O_NONBLOCK);
   } catch {
+    // No /proc, a socket, or another owner's terminal: written to as it is.
     return descriptor;
   }
 }

@@ -124,7 +124,7 @@ async function keyCheck({ admin }: Connection): Promise<Finding> {
   const subject = "vault keys";
   const { vaultKeys } = await admin.listVaultKeys({ pageSize: 200 });
   if (vaultKeys.length === 0) return { verdict: "look", subject, text: "there is none; see holdfast keys create." };
-  const now = new Date().getTime();
+  const now = Date.now();
   const soon = vaultKeys.filter(({ expireTime }) => {
     const left = expireTime === undefined ? Number.POSITIVE_INFINITY : timestampDate(expireTime).getTime() - now;
     return left > 0 && left < soonMs;

@@ -12,7 +12,8 @@ import {
 } from "../domain/cap.ts";
 import { invalidField } from "../domain/errors.ts";
 import type { Micros, Money } from "../domain/money.ts";
-import type { CapChange } from "../store/cap.ts";
+import { type CapChange, isTimeZone } from "../store/cap.ts";
+import type { Database } from "../store/database.ts";
 import { windowOf } from "./cap-message.ts";
 import { directionFrom, microsFrom, moneyFrom } from "./convert.ts";
 import { shownPath, validateMasked } from "./update-mask.ts";
@@ -182,4 +183,15 @@ function limitChange(before: Cap, cap: CapMessage, paths: readonly string[]): bi
   const after = moneyFrom(cap.limit, "cap.limit", true);
   if (after.currency === limit.currency) return after.micros;
   throw invalidField("cap.limit.currency", `must stay ${limit.currency}; create a new cap for another one.`);
+}
+
+/** What the audit keeps of a new cap. */
+export function createdDetail({ capId, ...rule }: NewCap): object {
+  return { cap: capId, ...rule };
+}
+
+/** Throws INVALID_FIELD: only the database knows which zones it can count in. `place` is where the cap stands. */
+export async function requireTimeZone(database: Database, { timeZone }: NewCap, place: string): Promise<void> {
+  if (timeZone === "UTC" || (await isTimeZone(database, timeZone))) return;
+  throw invalidField(`${place}.time_zone`, 'is not a zone of the IANA database, for example "Europe/Berlin".');
 }

@@ -8,7 +8,7 @@ import type { Database } from "../store/database.ts";
 import type { ChangePolicy } from "../store/policy.ts";
 import { principalOf } from "./auth.ts";
 import { capMessage, etagOf, usageMessage } from "./cap-message.ts";
-import { capChange, capUpdate, newCap } from "./cap-policy.ts";
+import { capChange, capUpdate, createdDetail, newCap, requireTimeZone } from "./cap-policy.ts";
 import { creationRequest, requireSameRequest } from "./creation-request.ts";
 import { cutPage, decodePageToken, pageSize } from "./page.ts";
 import { currentTraceId } from "./trace.ts";
@@ -25,12 +25,12 @@ export function capMethods(database: Database, changePolicy: ChangePolicy): CapM
       const principal = principalOf(context.values);
       const cap = newCap(request.capId, request.cap);
       const sent = creationRequest(CreateCapRequestSchema, request, request.requestId);
-      await requireTimeZone(database, cap.timeZone);
+      await requireTimeZone(database, cap, "cap");
       const event = {
         principal,
         kind: "cap.created",
         traceId: currentTraceId() ?? "",
-        detail: { cap: cap.capId, ...cap },
+        detail: createdDetail(cap),
       };
       const created = await changePolicy(event, async (transaction, audit) => {
         const before =
@@ -110,11 +110,6 @@ export function capMethods(database: Database, changePolicy: ChangePolicy): CapM
 }
 
 /** Throws INVALID_FIELD. The database alone computes windows, so it alone knows the zones. */
-async function requireTimeZone(database: Database, timeZone: string): Promise<void> {
-  if (timeZone === "UTC" || (await store.isTimeZone(database, timeZone))) return;
-  throw invalidField("cap.time_zone", 'is not a zone of the IANA database, for example "Europe/Berlin".');
-}
-
 /** What of a cap may change, as the audit shows it. */
 function changing({ limit, maxPerSpend, refundsRestoreHeadroom, enforcement }: Cap): object {
   return { limit, maxPerSpend, refundsRestoreHeadroom, enforcement };

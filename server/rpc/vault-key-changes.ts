@@ -50,7 +50,7 @@ export function vaultKeyChangeMethods(
       const paths = request.updateMask?.paths ?? [];
       const { vaultKeyId, etag, change } = updateFrom(request.vaultKey, paths);
       const name = `vaultKeys/${vaultKeyId}`;
-      const detail = { vaultKeyId, fields: paths, ...change };
+      const detail = { vault_key: vaultKeyId, fields: paths, ...change };
       const event = { principal, kind: "vault_key.updated", traceId: currentTraceId() ?? "", detail };
       const updated = await changePolicy(event, async (transaction) => {
         const { workspace } = principal;
@@ -70,7 +70,7 @@ export function vaultKeyChangeMethods(
       const vaultKeyId = vaultKeyIdOf(request.name, "name");
       const token = createToken("vk", workspace, vaultKeyId, random);
       const change = { secretSha256: tokenHash(token), overlapMs: overlapMs(request.overlap) };
-      const detail = { vaultKeyId, overlap_ms: change.overlapMs };
+      const detail = { vault_key: vaultKeyId, overlap_ms: change.overlapMs };
       const event = { principal, kind: "vault_key.rotated", traceId: currentTraceId() ?? "", detail };
       const rotated = await changePolicy(event, async (transaction) => {
         const before = await store.getVaultKey(transaction, workspace, vaultKeyId);
@@ -111,7 +111,7 @@ async function changeState(
     principal,
     kind: kindOf[state],
     traceId: currentTraceId() ?? "",
-    detail: { vaultKeyId, reason },
+    detail: { vault_key: vaultKeyId, reason },
   };
   return await changePolicy(event, async (transaction, audit) => {
     // The reason of an active key is empty; why it was resumed stands in the audit.

@@ -8,7 +8,7 @@ import type { Database } from "../store/database.ts";
 import type { ChangePolicy } from "../store/policy.ts";
 import * as store from "../store/vault-key.ts";
 import { createToken, type Principal, tokenHash } from "./auth.ts";
-import { newCap } from "./cap-policy.ts";
+import { createdDetail, newCap, requireTimeZone } from "./cap-policy.ts";
 import { requireSameRequest } from "./creation-request.ts";
 import { currentTraceId } from "./trace.ts";
 import { newVaultKey } from "./vault-key-message.ts";
@@ -72,9 +72,11 @@ export async function createKey(
   request: CreationRequest | undefined,
 ): Promise<CreatedKey> {
   const { workspace } = principal;
-  for (const [index, cap] of caps.entries()) await requireTimeZone(parts.database, cap, `caps[${index}]`);
+  for (const [index, cap] of caps.entries()) await requireTimeZone(parts.database, cap, `caps[${index}].cap`);
   const token = createToken("vk", workspace, key.vaultKeyId, parts.random);
-  const event = { principal, kind: "vault_key.created", traceId: currentTraceId() ?? "", detail: { ...key } };
+  const { vaultKeyId, ...policy } = key;
+  const detail = { vault_key: vaultKeyId, ...policy };
+  const event = { principal, kind: "vault_key.created", traceId: currentTraceId() ?? "", detail };
   return await parts.changePolicy(event, async (transaction, audit) => {
     const before =
       request === undefined ? undefined : await store.findVaultKeyByRequest(transaction, workspace, request.requestId);
@@ -87,16 +89,11 @@ export async function createKey(
     const made: Cap[] = [];
     for (const cap of caps) {
       made.push(await capStore.insertCap(transaction, workspace, cap));
-      audit.also("cap.created", { cap: cap.capId, ...cap });
+      audit.also("cap.created", createdDetail(cap));
     }
     await requireAttachable(transaction, workspace, key.attachedCaps);
     return { vaultKey, caps: made, token };
   });
-}
-
-async function requireTimeZone(database: Database, cap: NewCap, place: string): Promise<void> {
-  if (await capStore.isTimeZone(database, cap.timeZone)) return;
-  throw invalidField(`${place}.cap.time_zone`, 'is not a zone of the IANA database, for example "Europe/Berlin".');
 }
 
 async function capsNow(transaction: Database, workspace: string, caps: readonly NewCap[]): Promise<Cap[]> {

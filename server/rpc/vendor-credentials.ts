@@ -52,7 +52,7 @@ export function vendorCredentialMethods(dependencies: VendorCredentialDependenci
       const vendorAccountId = await accepted(tryOut, secret);
       const sealed = cipher.seal(secret, { workspace, vendor, credentialId: vendorCredentialId });
       const made = { vendorCredentialId, vendor, vendorAccountId, maskedSecret, sealed };
-      const detail = { vendorCredentialId, vendor, vendorAccountId, maskedSecret };
+      const detail = { vendor_credential: vendorCredentialId, vendor, vendorAccountId, maskedSecret };
       const credential = await changePolicy(eventOf(principal, "created", detail), (transaction) =>
         store.insertVendorCredential(transaction, workspace, made),
       );
@@ -76,7 +76,7 @@ export function vendorCredentialMethods(dependencies: VendorCredentialDependenci
         throw invalidField("secret", `must be of the ${modeOf(before.maskedSecret)} mode, like the present one.`);
       }
       const sealed = cipher.seal(secret, { workspace, vendor, credentialId: vendorCredentialId });
-      const detail = { vendorCredentialId, vendor, vendorAccountId, maskedSecret };
+      const detail = { vendor_credential: vendorCredentialId, vendor, vendorAccountId, maskedSecret };
       const rotated = await changePolicy(eventOf(principal, "rotated", detail), async (transaction) => {
         const change = { vendorCredentialId, vendorAccountId, maskedSecret, sealed };
         return (await store.rotateVendorCredential(transaction, workspace, change)) ?? missing(name);
@@ -118,7 +118,7 @@ export function vendorCredentialMethods(dependencies: VendorCredentialDependenci
       const principal = principalOf(context.values);
       const { workspace } = principal;
       const id = idOf(name);
-      const event = eventOf(principal, "deleted", { vendorCredentialId: id, reason });
+      const event = eventOf(principal, "deleted", { vendor_credential: id, reason });
       await changePolicy(event, async (transaction, audit) => {
         const deleted = (await store.deleteVendorCredential(transaction, workspace, id)) ?? missing(name);
         audit.detail({ vendor: deleted.vendor, vendorAccountId: deleted.vendorAccountId });

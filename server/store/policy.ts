@@ -46,6 +46,7 @@ export function createChangePolicy(
       return await inTransaction(work);
     } catch (error) {
       if (error instanceof HoldfastError) {
+        // If that fails too, the gate opens by itself after 5 s; what the caller learns is the refusal.
         await inTransaction((transaction) => withdrawPolicyChange(transaction, workspace)).catch(() => {});
       }
       throw error;

@@ -89,14 +89,21 @@ export async function isRevokedOperator(
   return (await run(transaction, revokedStatement, [workspace, operatorId])).length === 1;
 }
 
+/** Writes one event. The names of its figures are those of SQL and of the contract, whatever they are called here. */
 export async function appendAudit(
   transaction: Database,
   workspace: string,
   event: { readonly kind: string; readonly actor: Actor; readonly traceId: string; readonly detail: object },
 ): Promise<void> {
-  const detail = JSON.stringify(event.detail, (_key, value: unknown) =>
-    typeof value === "bigint" ? value.toString() : value,
-  );
+  const detail = JSON.stringify(event.detail, (_key, value: unknown) => {
+    if (typeof value === "bigint") return value.toString();
+    if (typeof value !== "object" || value === null || Array.isArray(value)) return value;
+    return Object.fromEntries(Object.entries(value).map(([name, member]) => [snakeCase(name), member]));
+  });
   const values = [workspace, event.kind, event.actor.kind, event.actor.id, event.traceId, detail];
   await run(transaction, auditStatement, values);
+}
+
+function snakeCase(name: string): string {
+  return name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }

@@ -1,4 +1,5 @@
 import type pg from "pg";
+import { recount } from "../support/granting.ts";
 import type { CreateCap } from "./command.ts";
 import type { Workspace } from "./history-server.ts";
 import { inScope } from "./model-cap.ts";
@@ -9,44 +10,18 @@ export interface MadeCap {
   archived: boolean;
 }
 
-interface CounterRow {
-  readonly cap: string;
-  readonly window: string;
-  readonly customer: string;
-  readonly committed: bigint;
-  readonly held: bigint;
-  readonly limit: bigint;
-}
-
-// Summed up from what was granted and charged, without a look at the counters' own totals.
-const recountSql = `
-  select n.cap_id as cap, n.window_label as window, n.subject as customer,
-    (coalesce(sum(case
-      when c.currency is null then h.spend_count * (t.state = 'COMMITTED')::integer
-      else case when t.state = 'COMMITTED' then t.committed_micros else 0 end - h.returned_micros
-    end), 0) + case when c.currency is null then coalesce(x.spends, 0) else coalesce(x.counted, 0) end)::numeric
-      as committed,
-    coalesce(sum(h.amount_micros + h.spend_count) filter (where t.state in ('HELD', 'IN_DOUBT')), 0)::numeric as held,
-    coalesce(c.limit_micros, c.limit_count) as limit
-  from holdfast.counters n
-  join holdfast.caps c on c.workspace_id = n.workspace_id and c.cap_id = n.cap_id
-  left join holdfast.holds h on h.workspace_id = n.workspace_id and h.cap_id = n.cap_id
-    and h.window_label = n.window_label and h.subject = n.subject
-  left join holdfast.authorizations t on t.workspace_id = h.workspace_id and t.spend_key = h.spend_key
-    and t.generation = h.generation
-  left join lateral (
-    select sum(x.counted_micros) as counted, sum(x.counted_spends) as spends from holdfast.contradiction_counts x
-    where x.workspace_id = n.workspace_id and x.cap_id = n.cap_id and x.window_label = n.window_label
-      and x.subject = n.subject
-  ) x on true
-  where n.workspace_id = $1
-  group by 1, 2, 3, 6, c.currency, x.counted, x.spends order by 1, 2, 3`;
-
 /** Compares GetCap of every replica with the recount. Returns what differs. */
 export async function recountAll({ systems, pool, workspace }: Workspace): Promise<string[]> {
-  const { rows } = await pool.query<CounterRow>(recountSql, [workspace]);
+  const { rows: caps } = await pool.query<{ capId: string; limit: bigint }>(
+    `select c.cap_id as "capId", coalesce(c.limit_micros, c.limit_count) as limit from holdfast.caps c
+     where c.workspace_id = $1`,
+    [workspace],
+  );
+  const limits = new Map(caps.map(({ capId, limit }) => [capId, limit]));
   const wrong: string[] = [];
-  for (const { committed, held, limit, ...name } of rows) {
+  for (const { capId, window, subject, committed, held } of await recount(pool, workspace)) {
+    const name = { cap: capId, window, customer: subject };
+    const limit = limits.get(capId) ?? 0n;
     for (const [server, system] of systems.entries()) {
       const usage = await system.usage(name);
       const expected = [committed, held, limit - committed - held];

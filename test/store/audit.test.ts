@@ -187,6 +187,14 @@ describe("a change is one event", () => {
       { kind: "cap.created", actor: "operator test" },
     ]);
     expect(await added(() => granting.revoke("other"))).toMatchObject([{ kind: "vault_key.revoked" }]);
+    const principal = { role: "operator" as const, workspace: granting.workspace, id: "test" };
+    const detail = { capId: "new", before: [{ maxPerSpend: usd(1) }], labels: { "my-team": "A" }, at: 5n };
+    const [event] = await added(() =>
+      granting.changePolicy({ principal, kind: "test", traceId, detail }, async () => {}),
+    );
+    // As SQL and the contract spell it: an auditor searches for one spelling.
+    const before = [{ max_per_spend: { currency: "usd", micros: "1000000" } }];
+    expect(event?.detail).toEqual({ cap_id: "new", before, labels: { "my-team": "A" }, at: "5" });
   });
 
   test("of a lease: acquired, held by another, refused, released; a renewal is none", async () => {

@@ -266,7 +266,7 @@ async function readCounters(pool: pg.Pool, workspace: string): Promise<Counter[]
 }
 
 /** The counters as they would be if they were summed up from the rows: the server never does that. */
-async function recount(pool: pg.Pool, workspace: string): Promise<Counter[]> {
+export async function recount(pool: pg.Pool, workspace: string): Promise<Counter[]> {
   const { rows } = await pool.query<Counter>(
     `select n.cap_id as "capId", n.window_label as "window", n.subject,
        case when c.currency is null then
