@@ -1,0 +1,91 @@
+import type { ProxyRefusal } from "./refusal.ts";
+
+/** The head of a request as it came over the wire. Nothing in it is trusted, and no byte of it is sent on. */
+export interface RawHead {
+  readonly method: string;
+  /** The request target as it stands in the request line. */
+  readonly target: string;
+  /** Names and values in turn, line by line, as they came. */
+  readonly rawHeaders: readonly string[];
+}
+
+/** One parameter, decoded. */
+export interface Pair {
+  readonly key: string;
+  readonly value: string;
+}
+
+/** What was read of a head: decoded, checked, and free of anything that could be read in two ways. */
+export interface RequestHead {
+  /** "GET", "POST" or "DELETE". */
+  readonly method: string;
+  /** Method and path template, for example "POST /v1/charges/:id/capture": a known endpoint of the vendor. */
+  readonly endpoint: string;
+  /** The path built anew from the template and the ids. */
+  readonly path: string;
+  /** The ids in the path, in their order. */
+  readonly ids: readonly string[];
+  readonly query: readonly Pair[];
+  /** A vault key's token. Undefined where no credentials came. */
+  readonly token: string | undefined;
+  readonly idempotencyKey: string | undefined;
+  /** The value of the Holdfast-Spend header. */
+  readonly spend: string | undefined;
+  /** The version of the vendor's API that the client asks for. */
+  readonly apiVersion: string | undefined;
+  /** The vendor's account that the client asks for; empty for the platform's own. */
+  readonly account: string;
+  readonly contentType: string | undefined;
+  /** The client waits for a go-ahead before it sends the body. */
+  readonly expectsContinue: boolean;
+  /** Whether any body may follow: false for GET and DELETE, whose body is refused. */
+  readonly takesBody: boolean;
+}
+
+/** A whole request, in our own words. */
+export interface ProxyRequest extends RequestHead {
+  /** The parameters of a form body; empty for JSON. */
+  readonly fields: readonly Pair[];
+  /** The body written anew, form or JSON; empty without one. */
+  readonly body: string;
+}
+
+/** What the client gets. */
+export interface ProxyAnswer {
+  readonly status: number;
+  /** Lower-case names; no framing header among them. */
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body: string;
+}
+
+/** How one vendor's requests are read and its answers are spelled. Pure: reads no clock and sends nothing. */
+export interface VendorDialect {
+  /** The vendor's word, "stripe"; also its path prefix, "/stripe/". */
+  readonly name: string;
+  readonly bodyBytesMax: number;
+  /** @throws RefusedRequest on what is no request of this vendor's API in exactly one reading. */
+  readHead(head: RawHead): RequestHead;
+  /** @throws RefusedRequest as above. */
+  readBody(head: RequestHead, body: Uint8Array): ProxyRequest;
+  /** A refusal in the vendor's own shape, with what keeps its clients from trying again, or lets them. */
+  answerTo(refusal: ProxyRefusal, requestId: string): ProxyAnswer;
+}
+
+/** A request whose head was accepted: its body is wanted. */
+export interface WantedBody {
+  readonly bytesMax: number;
+  /** `signal` says that the client has gone; what was sent to a vendor is carried through nevertheless. */
+  answer(body: Uint8Array, signal: AbortSignal): Promise<ProxyAnswer>;
+  /** The body did not come, or was too large: ends the request, which is recorded. */
+  refused(refusal: ProxyRefusal): Promise<ProxyAnswer>;
+}
+
+/** What a listener needs to serve a vendor. None of it rejects. */
+export interface ProxyHandler {
+  /** Judges the head, credentials and policy included, before a byte of the body is read. */
+  begin(head: RawHead): Promise<ProxyAnswer | WantedBody>;
+  /** For what is no HTTP request at all. */
+  unreadable(refusal: ProxyRefusal): ProxyAnswer;
+  /** No new requests; resolves when those that run have ended and what waits to be settled is settled or given up. */
+  close(graceMs: number): Promise<void>;
+}
