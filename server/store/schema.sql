@@ -172,7 +172,6 @@ create table holdfast.caps (
 create table holdfast.contradiction_counts (
   workspace_id text not null,
   vendor text not null,
-  vendor_account text not null,
   vendor_reference text not null,
   cap_id text not null,
   window_label text not null,
@@ -181,7 +180,7 @@ create table holdfast.contradiction_counts (
   counted_spends integer default 0 not null,
   constraint contradiction_counts_amount_check CHECK (((counted_micros >= 0) AND ((counted_spends >= 0) AND (counted_spends <= 1)))),
   constraint contradiction_counts_counter_fkey FOREIGN KEY (workspace_id, cap_id, window_label, subject) REFERENCES counters(workspace_id, cap_id, window_label, subject),
-  constraint contradiction_counts_pkey PRIMARY KEY (workspace_id, vendor, vendor_account, vendor_reference, cap_id, window_label, subject)
+  constraint contradiction_counts_pkey PRIMARY KEY (workspace_id, vendor, vendor_reference, cap_id, window_label, subject)
 );
 
 create table holdfast.contradictions (
@@ -205,7 +204,7 @@ create table holdfast.contradictions (
   constraint contradictions_close_check CHECK ((((close_time IS NULL) = (close_reason IS NULL)) AND ((length(close_reason) >= 1) AND (length(close_reason) <= 500)))),
   constraint contradictions_id_check CHECK ((contradiction_id ~ '^[0-9a-f]{32}$'::text)),
   constraint contradictions_kind_check CHECK ((kind = ANY (ARRAY['COMMIT_AFTER_VOID'::text, 'OTHER_REFERENCE'::text, 'OTHER_AMOUNT'::text, 'REFERENCE_OF_ANOTHER_SPEND'::text]))),
-  constraint contradictions_pkey PRIMARY KEY (workspace_id, vendor, vendor_account, vendor_reference, spend_key, generation)
+  constraint contradictions_pkey PRIMARY KEY (workspace_id, vendor, vendor_reference, spend_key, generation)
 );
 
 create table holdfast.counters (
@@ -457,11 +456,10 @@ create table holdfast.vendor_accounts (
 create table holdfast.vendor_charges (
   workspace_id text not null,
   vendor text not null,
-  vendor_account text not null,
   vendor_reference text not null,
   spend_key text not null,
   generation integer not null,
-  constraint vendor_charges_pkey PRIMARY KEY (workspace_id, vendor, vendor_account, vendor_reference)
+  constraint vendor_charges_pkey PRIMARY KEY (workspace_id, vendor, vendor_reference)
 );
 
 create table holdfast.vendor_credentials (
@@ -497,7 +495,7 @@ CREATE INDEX adjustments_authorization_idx ON holdfast.adjustments USING btree (
 
 CREATE INDEX audit_events_spend_idx ON holdfast.audit_events USING btree (workspace_id, spend_key) WHERE (spend_key IS NOT NULL);
 
-CREATE UNIQUE INDEX authorizations_bound_idx ON holdfast.authorizations USING btree (workspace_id, vendor, vendor_account, vendor_reference) WHERE ((state = ANY (ARRAY['HELD'::text, 'IN_DOUBT'::text])) AND (vendor_reference IS NOT NULL));
+CREATE UNIQUE INDEX authorizations_bound_idx ON holdfast.authorizations USING btree (workspace_id, vendor, vendor_reference) WHERE ((state = ANY (ARRAY['HELD'::text, 'IN_DOUBT'::text])) AND (vendor_reference IS NOT NULL));
 
 CREATE INDEX authorizations_grant_time_idx ON holdfast.authorizations USING btree (workspace_id, grant_time DESC, spend_key, generation);
 
@@ -505,7 +503,7 @@ CREATE INDEX authorizations_open_idx ON holdfast.authorizations USING btree (wor
 
 CREATE INDEX authorizations_unsettled_idx ON holdfast.authorizations USING btree (workspace_id, vault_key_id, grant_time, spend_key, generation) WHERE ((state = 'IN_DOUBT'::text) OR ((state = 'HELD'::text) AND (vendor_state <> ''::text)));
 
-CREATE INDEX authorizations_vendor_reference_idx ON holdfast.authorizations USING btree (workspace_id, vendor, vendor_account, vendor_reference) WHERE (vendor_reference IS NOT NULL);
+CREATE INDEX authorizations_vendor_reference_idx ON holdfast.authorizations USING btree (workspace_id, vendor, vendor_reference) WHERE (vendor_reference IS NOT NULL);
 
 CREATE INDEX caps_attached_idx ON holdfast.caps USING btree (workspace_id, cap_id) WHERE ((archive_time IS NULL) AND attached_only);
 

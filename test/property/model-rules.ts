@@ -88,6 +88,7 @@ function reserve(world: World, request: Authorize, caps: readonly Cap[]): readon
 function adjust(world: World, refund: Generation, amount: bigint): void {
   const original = refund.refundOf === "" ? undefined : world.charges.get(chargeName(refund, refund.refundOf));
   if (original === undefined || original === refund || original.currency !== refund.currency) return;
+  if (original.vendorAccount !== refund.vendorAccount) return;
   original.refunded += amount;
   for (const hold of original.holds) {
     if (world.caps.get(hold.counter.name.cap)?.restores !== true) continue;

@@ -176,8 +176,8 @@ export function authorizationName(spend: Identity, generation: number): string {
   return `authorizations/${spendKey(spend)}-${generation}`;
 }
 
-export const chargeName = (generation: Generation, reference: string): string =>
-  `${generation.vendor}|${generation.vendorAccount}|${reference}`;
+/** A vendor's id names one object, whichever account it was reached through. */
+export const chargeName = ({ vendor }: Generation, reference: string): string => `${vendor}|${reference}`;
 
 export function latest(world: World, spend: Identity): Generation | undefined {
   return world.spends.get(spendKey(spend))?.at(-1);

@@ -225,7 +225,6 @@ export class FakeSpends {
       (other) =>
         other.name !== authorization.name &&
         other.vendorReference === request.vendorReference &&
-        other.vendorAccount === authorization.vendorAccount &&
         other.state !== AuthorizationState.VOIDED,
     );
     if (owner !== undefined) throw precondition("REFERENCE_BOUND_ELSEWHERE");

@@ -294,7 +294,8 @@ export type CommitSpendRequest = Message<"holdfast.v1.CommitSpendRequest"> & {
   amount?: Money | undefined;
 
   /**
-   * The vendor's id of the charge, for example "pi_…" or "ch_…".
+   * The vendor's id of the charge, for example "pi_…" or "ch_…". One id of a vendor is one charge, whichever of its
+   * accounts it was made at; where a vendor numbers per account, put the account in front.
    *
    * @generated from field: string vendor_reference = 3;
    */

@@ -348,13 +348,12 @@ create index authorizations_grant_time_idx
   on holdfast.authorizations (workspace_id, grant_time desc, spend_key, generation);
 
 -- One object of a vendor belongs to one spend that is not settled: its money cannot pay for two. What it has settled is
--- in vendor_charges.
-create unique index authorizations_bound_idx
-  on holdfast.authorizations (workspace_id, vendor, vendor_account, vendor_reference)
+-- in vendor_charges. A vendor's id names one object, whichever account it was reached through: the account is no part of
+-- the claim, for the platform's own may be named by its id or not at all.
+create unique index authorizations_bound_idx on holdfast.authorizations (workspace_id, vendor, vendor_reference)
   where state in ('HELD', 'IN_DOUBT') and vendor_reference is not null;
 
-create index authorizations_vendor_reference_idx
-  on holdfast.authorizations (workspace_id, vendor, vendor_account, vendor_reference)
+create index authorizations_vendor_reference_idx on holdfast.authorizations (workspace_id, vendor, vendor_reference)
   where vendor_reference is not null;
 
 -- What one authorization takes from one cap, in the window in which it was granted: an amount, which an increase raises,
@@ -404,11 +403,10 @@ create index adjustments_authorization_idx on holdfast.adjustments (workspace_id
 create table holdfast.vendor_charges (
   workspace_id text not null,
   vendor text not null,
-  vendor_account text not null,
   vendor_reference text not null,
   spend_key text not null,
   generation integer not null,
-  constraint vendor_charges_pkey primary key (workspace_id, vendor, vendor_account, vendor_reference)
+  constraint vendor_charges_pkey primary key (workspace_id, vendor, vendor_reference)
 );
 
 -- A second truth: a charge that the state of its authorization does not allow. It is counted, never dropped.
@@ -431,8 +429,7 @@ create table holdfast.contradictions (
   contradiction_id text not null,
   close_time timestamptz,
   close_reason text,
-  constraint contradictions_pkey primary key
-    (workspace_id, vendor, vendor_account, vendor_reference, spend_key, generation),
+  constraint contradictions_pkey primary key (workspace_id, vendor, vendor_reference, spend_key, generation),
   constraint contradictions_id_check check (contradiction_id ~ '^[0-9a-f]{32}$'),
   constraint contradictions_close_check check (
     (close_time is null) = (close_reason is null) and length(close_reason) between 1 and 500
@@ -450,7 +447,6 @@ create table holdfast.contradictions (
 create table holdfast.contradiction_counts (
   workspace_id text not null,
   vendor text not null,
-  vendor_account text not null,
   vendor_reference text not null,
   cap_id text not null,
   window_label text not null,
@@ -458,7 +454,7 @@ create table holdfast.contradiction_counts (
   counted_micros bigint not null default 0,
   counted_spends integer not null default 0,
   constraint contradiction_counts_pkey primary key
-    (workspace_id, vendor, vendor_account, vendor_reference, cap_id, window_label, subject),
+    (workspace_id, vendor, vendor_reference, cap_id, window_label, subject),
   constraint contradiction_counts_counter_fkey foreign key (workspace_id, cap_id, window_label, subject)
     references holdfast.counters (workspace_id, cap_id, window_label, subject),
   constraint contradiction_counts_amount_check check (counted_micros >= 0 and counted_spends between 0 and 1)

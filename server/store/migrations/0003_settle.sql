@@ -80,13 +80,10 @@ begin
 
   -- Claims in sorted order what may be committed below. A claim counts only once its authorization is committed
   -- with it: a request of this batch that does commit takes over the claim of one that did not.
-  insert into holdfast.vendor_charges (
-    workspace_id, vendor, vendor_account, vendor_reference, spend_key, generation
-  )
-  select p_workspace, c.vendor, c.vendor_account, c.vendor_reference, c.spend_key, c.generation
+  insert into holdfast.vendor_charges (workspace_id, vendor, vendor_reference, spend_key, generation)
+  select p_workspace, c.vendor, c.vendor_reference, c.spend_key, c.generation
   from (
-    select distinct on (t.vendor, t.vendor_account, x.vendor_reference)
-      t.vendor, t.vendor_account, x.vendor_reference, t.spend_key, t.generation
+    select distinct on (t.vendor, x.vendor_reference) t.vendor, x.vendor_reference, t.spend_key, t.generation
     from jsonb_to_recordset(p_requests) as x (
       ord integer, spend_key text, generation integer, vendor_reference text, actor_kind text, actor_id text
     )
@@ -95,9 +92,9 @@ begin
     where t.state in ('HELD', 'IN_DOUBT')
       and (t.vendor_reference is null or t.vendor_reference = x.vendor_reference)
       and (x.actor_kind <> 'vault_key' or x.actor_id = t.vault_key_id)
-    order by t.vendor, t.vendor_account, x.vendor_reference, x.ord
+    order by t.vendor, x.vendor_reference, x.ord
   ) c
-  on conflict (workspace_id, vendor, vendor_account, vendor_reference) do nothing;
+  on conflict (workspace_id, vendor, vendor_reference) do nothing;
   get diagnostics v_claims = row_count;
 
   perform from holdfast.counters n
@@ -156,8 +153,7 @@ begin
       select from holdfast.vendor_charges c
       join holdfast.authorizations t on t.workspace_id = p_workspace and t.spend_key = c.spend_key
         and t.generation = c.generation and t.state = 'COMMITTED' and t.vendor_reference = c.vendor_reference
-      where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
-        and c.vendor_reference = r.vendor_reference
+      where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_reference = r.vendor_reference
         and (c.spend_key, c.generation) <> (a.spend_key, a.generation)
     );
 
@@ -174,16 +170,14 @@ begin
       end if;
     elsif a.vendor_reference is null and exists (
       select from holdfast.authorizations t
-      where t.workspace_id = p_workspace and t.vendor = a.vendor and t.vendor_account = a.vendor_account
-        and t.vendor_reference = r.vendor_reference and t.state in ('HELD', 'IN_DOUBT')
+      where t.workspace_id = p_workspace and t.vendor = a.vendor and t.vendor_reference = r.vendor_reference
+        and t.state in ('HELD', 'IN_DOUBT')
     ) then
       v_error := 'REFERENCE_BOUND_ELSEWHERE'; v_kind := 'REFERENCE_OF_ANOTHER_SPEND';
     else
-      insert into holdfast.vendor_charges (
-        workspace_id, vendor, vendor_account, vendor_reference, spend_key, generation
-      )
-      values (p_workspace, a.vendor, a.vendor_account, r.vendor_reference, a.spend_key, a.generation)
-      on conflict (workspace_id, vendor, vendor_account, vendor_reference) do update set
+      insert into holdfast.vendor_charges (workspace_id, vendor, vendor_reference, spend_key, generation)
+      values (p_workspace, a.vendor, r.vendor_reference, a.spend_key, a.generation)
+      on conflict (workspace_id, vendor, vendor_reference) do update set
         spend_key = excluded.spend_key, generation = excluded.generation
         where (vendor_charges.spend_key, vendor_charges.generation) <> (excluded.spend_key, excluded.generation);
       update holdfast.authorizations t set
@@ -208,14 +202,14 @@ begin
             least(q.counted_spends, d.spend_count) as spends
           from holdfast.holds d
           join holdfast.contradiction_counts q on q.workspace_id = p_workspace and q.vendor = a.vendor
-            and q.vendor_account = a.vendor_account and q.vendor_reference = r.vendor_reference
+            and q.vendor_reference = r.vendor_reference
             and q.cap_id = d.cap_id and q.window_label = d.window_label and q.subject = d.subject
           where d.workspace_id = p_workspace and d.spend_key = a.spend_key and d.generation = a.generation
           order by d.cap_id
         loop
           update holdfast.contradiction_counts q set
               counted_micros = q.counted_micros - h.amount, counted_spends = q.counted_spends - h.spends
-            where q.workspace_id = p_workspace and q.vendor = a.vendor and q.vendor_account = a.vendor_account
+            where q.workspace_id = p_workspace and q.vendor = a.vendor
               and q.vendor_reference = r.vendor_reference and q.cap_id = h.cap_id
               and q.window_label = h.window_label and q.subject = h.subject;
           g_cap := g_cap || h.cap_id; g_label := g_label || h.window_label; g_subject := g_subject || h.subject;
@@ -234,7 +228,7 @@ begin
         from holdfast.vendor_charges c
         join holdfast.authorizations t on t.workspace_id = p_workspace and t.spend_key = c.spend_key
           and t.generation = c.generation and t.state = 'COMMITTED' and t.vendor_reference = c.vendor_reference
-        where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
+        where c.workspace_id = p_workspace and c.vendor = a.vendor and t.vendor_account = a.vendor_account
           and c.vendor_reference = a.refund_of and (c.spend_key, c.generation) <> (a.spend_key, a.generation);
         if found and o.spend_key || '-' || o.generation <> all (v_locked) then
           -- Committed since the locks were chosen. To lock it now could wait for a batch that waits for this one.
@@ -286,8 +280,7 @@ begin
       from holdfast.vendor_charges c
       join holdfast.authorizations t on t.workspace_id = p_workspace and t.spend_key = c.spend_key
         and t.generation = c.generation and t.state = 'COMMITTED' and t.vendor_reference = c.vendor_reference
-      where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
-        and c.vendor_reference = r.vendor_reference;
+      where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_reference = r.vendor_reference;
       -- A counter counts in one currency. A spend that was charged in another one goes on counting as it was held.
       v_settled := case
         when o.committed_currency = a.currency then o.committed_micros
@@ -302,7 +295,7 @@ begin
       v_counted := greatest(0, case when r.currency = a.currency then r.amount_micros else 0 end - v_settled);
       select c.counted_micros, c.counted_spends, c.currency into v_before, v_places_before, v_currency_before
         from holdfast.contradictions c
-        where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
+        where c.workspace_id = p_workspace and c.vendor = a.vendor
           and c.vendor_reference = r.vendor_reference and c.spend_key = a.spend_key and c.generation = a.generation;
       if not found then
         v_before := null;
@@ -321,7 +314,7 @@ begin
         update holdfast.contradictions c set
             amount_micros = r.amount_micros, currency = r.currency, counted_micros = greatest(v_counted, v_before),
             counted_spends = greatest(v_places, v_places_before), close_time = null, close_reason = null
-          where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_account = a.vendor_account
+          where c.workspace_id = p_workspace and c.vendor = a.vendor
             and c.vendor_reference = r.vendor_reference and c.spend_key = a.spend_key and c.generation = a.generation;
       end if;
       for h in
@@ -335,20 +328,19 @@ begin
           case when d.spend_count > 0 then greatest(0, v_places - coalesce(q.counted_spends, 0)) else 0 end as spends
         from holdfast.holds d
         left join holdfast.contradiction_counts q on q.workspace_id = p_workspace and q.vendor = a.vendor
-          and q.vendor_account = a.vendor_account and q.vendor_reference = r.vendor_reference
+          and q.vendor_reference = r.vendor_reference
           and q.cap_id = d.cap_id and q.window_label = d.window_label and q.subject = d.subject
         where d.workspace_id = p_workspace and d.spend_key = a.spend_key and d.generation = a.generation
         order by d.cap_id
       loop
         continue when h.amount = 0 and h.spends = 0;
         insert into holdfast.contradiction_counts as q (
-          workspace_id, vendor, vendor_account, vendor_reference, cap_id, window_label, subject, counted_micros,
-          counted_spends
+          workspace_id, vendor, vendor_reference, cap_id, window_label, subject, counted_micros, counted_spends
         ) values (
-          p_workspace, a.vendor, a.vendor_account, r.vendor_reference, h.cap_id, h.window_label, h.subject, h.amount,
+          p_workspace, a.vendor, r.vendor_reference, h.cap_id, h.window_label, h.subject, h.amount,
           h.spends
         )
-        on conflict (workspace_id, vendor, vendor_account, vendor_reference, cap_id, window_label, subject) do update set
+        on conflict (workspace_id, vendor, vendor_reference, cap_id, window_label, subject) do update set
           counted_micros = q.counted_micros + excluded.counted_micros,
           counted_spends = q.counted_spends + excluded.counted_spends;
         update holdfast.counters n set
@@ -588,22 +580,19 @@ create function holdfast.settles_another(p_row holdfast.authorizations, p_vendor
 language plpgsql volatile
 as $$
 begin
-  insert into holdfast.vendor_charges (
-    workspace_id, vendor, vendor_account, vendor_reference, spend_key, generation
-  ) values (
-    p_row.workspace_id, p_row.vendor, p_row.vendor_account, p_vendor_reference, p_row.spend_key, p_row.generation
-  )
-  on conflict (workspace_id, vendor, vendor_account, vendor_reference) do nothing;
+  insert into holdfast.vendor_charges (workspace_id, vendor, vendor_reference, spend_key, generation)
+  values (p_row.workspace_id, p_row.vendor, p_vendor_reference, p_row.spend_key, p_row.generation)
+  on conflict (workspace_id, vendor, vendor_reference) do nothing;
   if not found then
     return true;
   end if;
   delete from holdfast.vendor_charges c
     where c.workspace_id = p_row.workspace_id and c.vendor = p_row.vendor
-      and c.vendor_account = p_row.vendor_account and c.vendor_reference = p_vendor_reference;
+      and c.vendor_reference = p_vendor_reference;
   return exists (
     select from holdfast.contradictions c
     where c.workspace_id = p_row.workspace_id and c.vendor = p_row.vendor
-      and c.vendor_account = p_row.vendor_account and c.vendor_reference = p_vendor_reference
+      and c.vendor_reference = p_vendor_reference
       and c.kind = 'COMMIT_AFTER_VOID' and c.spend_key <> p_row.spend_key
   );
 end
