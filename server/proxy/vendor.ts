@@ -1,3 +1,4 @@
+import type { HoldfastError, SpendOption } from "@holdfast/sdk";
 import type { ProxyRefusal } from "./refusal.ts";
 
 /** The head of a request as it came over the wire. Nothing in it is trusted, and no byte of it is sent on. */
@@ -87,5 +88,65 @@ export interface ProxyHandler {
   /** For what is no HTTP request at all. */
   unreadable(refusal: ProxyRefusal): ProxyAnswer;
   /** No new requests; resolves when those that run have ended and what waits to be settled is settled or given up. */
+  close(graceMs: number): Promise<void>;
+}
+
+/** What has to be known of a request before it is carried out. */
+export type Flow =
+  /** Reads one object. */
+  | "retrieve"
+  /** Reads what belongs to everybody who shares the account: lists, searches, the account itself. */
+  | "list"
+  /** A write that moves no money. */
+  | "pass"
+  /** Moves no money, but changes what later payments do: only where the policy names it. */
+  | "named"
+  /** Begins a spend, so it has to say which one. */
+  | "begin"
+  /** Goes on with an object that may belong to a spend already; only where it does not, it has to say which one. */
+  | "continue";
+
+/** One request on its way to the vendor. */
+export interface Carriage {
+  readonly request: ProxyRequest;
+  readonly flow: Flow;
+  /** The vault key's token, under which the spend is authorized. */
+  readonly token: string;
+  /** The vendor's own key. */
+  readonly secret: string;
+  readonly apiVersion: string | undefined;
+  readonly spend: SpendOption | undefined;
+  /** The idempotency key of a write that is no spend. */
+  readonly passedKey: string | undefined;
+  /** Runs right before each request that moves money. What it throws is certain to have kept it from being sent. */
+  readonly beforeMoney: () => Promise<void>;
+  readonly signal: AbortSignal;
+}
+
+export interface Carried {
+  readonly status: number;
+  /** The vendor's own, lower-case. */
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body: string;
+  /** Set where Holdfast and not the vendor answered. */
+  readonly refusal: HoldfastError | undefined;
+}
+
+/** A vendor as the proxy's core sees it. */
+export interface ProxiedVendor {
+  readonly dialect: VendorDialect;
+  flowOf(request: RequestHead): Flow;
+  /** Ids of the vendor's objects that a request acts on. */
+  objectsIn(request: ProxyRequest): readonly string[];
+  /** Ids of objects that an answer shows to belong to whoever it was made for. */
+  objectsOf(body: string): readonly string[];
+  /** Whether a parameter says with which payment method, so that a declined customer's next one is another try. */
+  isPaymentMethod(parameter: string): boolean;
+  /** Whether the vendor said that the payment method was refused. */
+  isDecline(status: number): boolean;
+  /** Names of the vendor's headers that a client may see. */
+  readonly answerHeaders: ReadonlySet<string>;
+  /** Never rejects. */
+  carry(carriage: Carriage): Promise<Carried>;
   close(graceMs: number): Promise<void>;
 }
