@@ -182,3 +182,41 @@ async function untilBlockedBy(pool: pg.Pool, pid: number): Promise<void> {
     if (rowCount !== 0) return;
   }
 }
+
+test("a commit does not look at its holds for what other charges count, before or in its batch", async () => {
+  const many = 20;
+  const scansOf = async (round: string, contradicted: boolean): Promise<number> => {
+    const one = await voided(round);
+    const told = contradicted ? [commitCommand(one, { vendorReference: "ch_told", amount: usd(1) })] : [];
+    const good = [];
+    for (let index = 0; index < many; index += 1) {
+      const authorization = await granting.grant({ customerId: `${round}-${index}` });
+      good.push(commitCommand(authorization, { vendorReference: `ch_${round}_${index}`, amount: usd(1) }));
+    }
+    const client = await database.pool.connect();
+    try {
+      await client.query("begin");
+      // Also where the planner would ask the few contradictions first.
+      await client.query("set local join_collapse_limit = 1");
+      const scans = async () => {
+        const { rows } = await client.query<{ n: string }>(
+          `select seq_scan + coalesce(idx_scan, 0) as n from pg_stat_xact_user_tables
+           where schemaname = 'holdfast' and relname = 'holds'`,
+        );
+        return Number(rows[0]?.n);
+      };
+      const before = await scans();
+      const results = await commitBatch(client, granting.workspace, [...told, ...good]);
+      expect(results.filter(({ errorReason }) => errorReason === undefined)).toHaveLength(many);
+      const after = await scans();
+      await client.query("commit");
+      return after - before;
+    } finally {
+      client.release();
+    }
+  };
+  const plain = await scansOf("plain", false);
+  expect((await scansOf("contradicted", true)) - plain).toBeLessThan(many);
+  // Nor when it was contradicted long ago.
+  expect((await scansOf("later", false)) - plain).toBeLessThan(many);
+});

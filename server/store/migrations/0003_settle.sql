@@ -31,7 +31,8 @@ declare
   v_currency_before text;
   -- What the spend that the charge settles was charged for it, in the currency of the authorization.
   v_settled bigint;
-  -- Whether anything of the workspace counts without a spend that it settles.
+  -- Whether anything of the workspace counts without a spend that it settles, and whether this charge does.
+  v_any_loose boolean;
   v_loose boolean;
   v_elsewhere boolean;
   v_claims integer;
@@ -113,7 +114,7 @@ begin
       where h.cap_id = any (v_restoring)
     )
     order by n.cap_id, n.window_label, n.subject for update;
-  v_loose := exists (select from holdfast.contradiction_counts q where q.workspace_id = p_workspace);
+  v_any_loose := exists (select from holdfast.contradiction_counts q where q.workspace_id = p_workspace);
 
   for r in
     select x.* from jsonb_to_recordset(p_requests) as x (
@@ -192,6 +193,11 @@ begin
       -- A cap counts in its own currency: a charge in another one keeps counting at the held amount.
       s_amount := array_append(s_amount, case when r.currency = a.currency then r.amount_micros end);
       d_over[r.ord] := r.currency = a.currency and r.amount_micros > a.held_micros;
+      -- Of one charge and no other: that something was contradicted once makes no later commit slower.
+      v_loose := v_any_loose and exists (
+        select from holdfast.contradiction_counts q
+        where q.workspace_id = p_workspace and q.vendor = a.vendor and q.vendor_reference = r.vendor_reference
+      );
       if v_loose then
         -- It was told before, of another authorization or of this one while it was another's: from now on it counts here.
         for h in
@@ -347,7 +353,7 @@ begin
             committed_micros = n.committed_micros + h.amount, committed_count = n.committed_count + h.spends
           where n.workspace_id = p_workspace and n.cap_id = h.cap_id and n.window_label = h.window_label
             and n.subject = h.subject;
-        v_loose := true;
+        v_any_loose := true;
       end loop;
       if v_before is null or v_counted > v_before or v_places > v_places_before or r.currency <> v_currency_before then
         perform holdfast.append_audit(
