@@ -39,5 +39,6 @@ export function billingPeriodCreation(request: CreateBillingPeriodKeyRequest): K
       labels: {},
     },
     caps: [newCap(vaultKeyId, cap)],
+    endField: "expire_time",
   };
 }

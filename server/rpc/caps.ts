@@ -10,6 +10,7 @@ import { principalOf } from "./auth.ts";
 import { capMessage, etagOf, usageMessage } from "./cap-message.ts";
 import { capChange, capUpdate, createdDetail, newCap, requireTimeZone } from "./cap-policy.ts";
 import { creationRequest, requireSameRequest } from "./creation-request.ts";
+import { requireCapEnd } from "./future.ts";
 import { cutPage, decodePageToken, pageSize } from "./page.ts";
 import { currentTraceId } from "./trace.ts";
 
@@ -38,6 +39,7 @@ export function capMethods(database: Database, changePolicy: ChangePolicy): CapM
             ? undefined
             : await store.findCapByRequest(transaction, principal.workspace, sent.requestId);
         if (sent === undefined || before === undefined) {
+          await requireCapEnd(transaction, cap.endTime, "cap.end_time");
           return await store.insertCap(transaction, principal.workspace, cap, sent);
         }
         requireSameRequest(sent, before.sha256, `caps/${before.cap.capId}`);

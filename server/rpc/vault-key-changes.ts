@@ -9,6 +9,7 @@ import * as store from "../store/vault-key.ts";
 import { createToken, type Principal, principalOf, tokenHash } from "./auth.ts";
 import { exposureFields, exposureMax } from "./exposure.ts";
 import { overlapMs } from "./overlap.ts";
+import { requireKeyEnd } from "./future.ts";
 import { currentTraceId } from "./trace.ts";
 import { requireAttachable } from "./vault-key-creation.ts";
 import {
@@ -67,6 +68,7 @@ export function vaultKeyChangeMethods(
     async rotateVaultKey(request, context) {
       const principal = principalOf(context.values);
       const { workspace } = principal;
+        await requireKeyEnd(transaction, change.expireTime, "vault_key.expire_time");
       const vaultKeyId = vaultKeyIdOf(request.name, "name");
       const token = createToken("vk", workspace, vaultKeyId, random);
       const change = { secretSha256: tokenHash(token), overlapMs: overlapMs(request.overlap) };

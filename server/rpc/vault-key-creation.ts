@@ -11,6 +11,7 @@ import { createToken, type Principal, tokenHash } from "./auth.ts";
 import { createdDetail, newCap, requireTimeZone } from "./cap-policy.ts";
 import { requireSameRequest } from "./creation-request.ts";
 import { currentTraceId } from "./trace.ts";
+import { requireCapEnd, requireKeyEnd } from "./future.ts";
 import { newVaultKey } from "./vault-key-message.ts";
 
 /** A vault key and the caps that are made with it, in one transaction. */
@@ -18,6 +19,8 @@ export interface KeyCreation {
   readonly key: NewVaultKey;
   readonly caps: readonly NewCap[];
 }
+  /** How the request calls the end of the key, for its refusal. */
+  readonly endField: string;
 
 export interface KeyCreationParts {
   readonly database: Database;
@@ -35,7 +38,8 @@ export interface CreatedKey {
 /** Reads a validated request. Throws INVALID_FIELD. */
 export function vaultKeyCreation(request: CreateVaultKeyRequest): KeyCreation {
   const key = newVaultKey(request.vaultKeyId, request.vaultKey);
-  return { key, caps: request.caps.map((one, index) => inlineCap(one, key.vaultKeyId, `caps[${index}]`)) };
+  const caps = request.caps.map((one, index) => inlineCap(one, key.vaultKeyId, `caps[${index}]`));
+  return { key, caps, endField: "vault_key.expire_time" };
 }
 
 function inlineCap(inline: InlineCap, vaultKeyId: string, place: string): NewCap {
@@ -68,7 +72,7 @@ function placed<Result>(place: string, read: () => Result): Result {
 export async function createKey(
   parts: KeyCreationParts,
   principal: Principal,
-  { key, caps }: KeyCreation,
+  { key, caps, endField }: KeyCreation,
   request: CreationRequest | undefined,
 ): Promise<CreatedKey> {
   const { workspace } = principal;
@@ -88,6 +92,11 @@ export async function createKey(
     const vaultKey = await store.insertVaultKey(transaction, workspace, key, tokenHash(token), request);
     const made: Cap[] = [];
     for (const cap of caps) {
+    // After the repeat: what was made in time is answered with for ever.
+    await requireKeyEnd(transaction, key.expireTime, endField);
+    for (const [index, cap] of caps.entries()) {
+      await requireCapEnd(transaction, cap.endTime, `caps[${index}].cap.end_time`);
+    }
       made.push(await capStore.insertCap(transaction, workspace, cap));
       audit.also("cap.created", createdDetail(cap));
     }

@@ -18,6 +18,19 @@ afterAll(async () => {
   await server?.close();
 });
 
+const lateKey: Command = {
+  op: "createVaultKey",
+  key: "late",
+  vendor: "stripe",
+  endpoints: ["POST /v1/charges"],
+  periods: [],
+  purposes: [],
+  customers: [],
+  maxPerSpend: null,
+  expireTime: start + 1_000,
+  attachedCaps: [],
+};
+
 const cases: Readonly<Record<string, readonly Command[]>> = {
   "a spend that replaces an expired, never bound one still needs headroom": [
     cap({ limit: 2n * dollar }),
@@ -40,6 +53,13 @@ const cases: Readonly<Record<string, readonly Command[]>> = {
     authorize({ key: "k0", settlement: "TWO_STEP" }),
     { op: "setClock", now: start + 60_000 },
     authorize({ key: "k1", currency: "eur" }),
+  ],
+  "a key whose end has come is not made, and that is said before that it exists": [
+    lateKey,
+    { op: "setClock", now: start + 1_000 },
+    lateKey,
+    { ...lateKey, key: "later" },
+    authorize({ key: "late" }),
   ],
   "a day ends at the first midnight where the clocks go back over it": [
     cap({ limit: 0n, window: "DAY", calendar: { ...calendar, zone: "America/Havana" } }),

@@ -118,7 +118,10 @@ function resolveMaking(world: World, command: CreateCap | CreateVaultKey): Comma
       const cap = world.caps.get(id);
       return cap !== undefined && cap.rule.attachedOnly && !cap.archived;
     };
-    return { ...command, attachedCaps: command.attachedCaps.filter(isAttachable) };
+    // A key that could not be made would leave the history nothing to do; repeats of older requests are refused often.
+    const ended = command.expireTime !== null && command.expireTime <= world.now;
+    const expireTime = ended ? world.now + 86_400_000 : command.expireTime;
+    return { ...command, expireTime, attachedCaps: command.attachedCaps.filter(isAttachable) };
   }
   const { fixed } = command;
   return fixed === null

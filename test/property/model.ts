@@ -124,6 +124,7 @@ function administer(
       return { error: null };
     }
     case "createVaultKey":
+      if (command.expireTime !== null && command.expireTime <= world.now) return { error: "INVALID_FIELD" };
       if (world.keys.has(command.key)) return { error: "ALREADY_EXISTS" };
       world.keys.set(command.key, { policy: command, suspended: false, revoked: false });
       return { error: null };

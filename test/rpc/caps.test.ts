@@ -56,7 +56,7 @@ describe("a cap is shown as it was made", () => {
     ["week", { window: CapWindow.WEEK, timeZone: "Europe/Berlin", startHour: 6, weekStart: DayOfWeek.SUNDAY }],
     ["month", { window: CapWindow.MONTH, timeZone: "UTC", startHour: 23, anchorDay: 31 }],
     ["year", { window: CapWindow.YEAR, timeZone: "Asia/Kolkata", anchorDay: 6, anchorMonth: 4 }],
-    ["fixed", { window: CapWindow.FIXED, startTime: at("2026-11-27T00:00:00Z"), endTime: at("2026-12-01T00:00:00Z") }],
+    ["fixed", { window: CapWindow.FIXED, startTime: at("2026-11-27T00:00:00Z"), endTime: at("2096-12-01T00:00:00Z") }],
     ["attached", { window: CapWindow.LIFETIME, attachedOnly: true, enforcement: CapEnforcement.SHADOW }],
   ] as const)("%s", async (capId, fields) => {
     const { cap } = await server.admin.createCap({
@@ -91,6 +91,7 @@ describe("a cap is shown as it was made", () => {
 describe("a cap that makes no sense is refused, with the field and what to do", () => {
   const day = { limit: usd("1"), window: CapWindow.DAY };
   const times = { startTime: at("2026-12-01T00:00:00Z"), endTime: at("2026-12-01T00:00:00Z") };
+  const past = { startTime: at("2019-12-01T00:00:00Z"), endTime: at("2020-12-01T00:00:00Z") };
   test.each([
     ["limit", { window: CapWindow.DAY }, "spend_count_limit"],
     ["spend_count_limit", { ...day, spendCountLimit: 1n }, "instead of limit"],
@@ -114,6 +115,7 @@ describe("a cap that makes no sense is refused, with the field and what to do", 
     ["start_time", { ...day, window: CapWindow.FIXED, endTime: at("2026-12-01T00:00:00Z") }, "required"],
     ["end_time", { ...day, window: CapWindow.FIXED, startTime: at("2026-12-01T00:00:00Z") }, "required"],
     ["end_time", { ...day, window: CapWindow.FIXED, ...times }, "after start_time"],
+    ["end_time", { ...day, window: CapWindow.FIXED, ...past }, "has passed"],
     ["enforcement", { ...day, enforcement: 7 as CapEnforcement }, ""],
   ] as const)("%s of %o", async (field, cap, words) => {
     const refused = await refusal(server.admin.createCap({ capId: "senseless", cap }));

@@ -138,6 +138,54 @@ describe("a creation with a request id", () => {
   });
 });
 
+describe("an end that the database clock has reached", () => {
+  const now = "2026-11-15T12:00:00Z";
+  const passed = timestampFromDate(new Date(now));
+  const later = timestampFromDate(new Date("2026-11-15T12:00:01Z"));
+  const refused = { code: Code.InvalidArgument, reason: "INVALID_FIELD" };
+
+  beforeEach(() => server.clock.set(now));
+
+  test("is refused of a new key, which is then not made, and of one for a billing period", async () => {
+    const create = (expireTime: typeof passed) =>
+      server.admin.createVaultKey({ vaultKeyId: id, vaultKey: { ...policy, expireTime } });
+    const { message, ...problem } = await refusal(create(passed));
+    expect(problem).toEqual({ ...refused, field: "vault_key.expire_time" });
+    expect(message).toContain("name a later instant");
+    expect(await refusal(server.admin.getVaultKey({ name }))).toMatchObject({ reason: "NOT_FOUND" });
+    expect((await create(later)).vaultKey?.expireTime).toEqual(later);
+    const period = { vaultKeyId: `${id}p`, billingPeriod: "2026-11", vendor: "stripe", expectedTotal: usd("1") };
+    const ended = server.admin.createBillingPeriodKey({ ...period, allowedEndpoints: [endpoint], expireTime: passed });
+    expect(await refusal(ended)).toMatchObject({ ...refused, field: "expire_time" });
+  });
+
+  test("is refused of a cap of a new key", async () => {
+    const times = { startTime: timestampFromDate(new Date("2026-11-01T00:00:00Z")), endTime: passed };
+    const cap = { limit: usd("5"), window: CapWindow.FIXED, ...times };
+    const made = server.admin.createVaultKey({ vaultKeyId: id, vaultKey: policy, caps: [{ capId: id, cap }] });
+    expect(await refusal(made)).toMatchObject({ ...refused, field: "caps[0].cap.end_time" });
+  });
+
+  test("is refused of an update that names it, and keeps no other update away", async () => {
+    await server.vaultKey(id, { expireTime: later });
+    const update = (vaultKey: object, ...paths: string[]) =>
+      server.admin.updateVaultKey({ vaultKey: { name, ...vaultKey }, updateMask: { paths } });
+    const problem = await refusal(update({ expireTime: passed, purposes: ["x"] }, "expire_time", "purposes"));
+    expect(problem).toMatchObject({ ...refused, field: "vault_key.expire_time" });
+    expect(problem.message).toContain("SuspendVaultKey");
+    await server.clock.set("2026-11-16T00:00:00Z");
+    const { vaultKey } = await update({ labels: { team: "x" } }, "labels");
+    expect(vaultKey).toMatchObject({ labels: { team: "x" }, purposes: [], expireTime: later });
+  });
+
+  test("keeps nobody from learning of a key that was made in time", async () => {
+    const request = { vaultKeyId: id, vaultKey: { ...policy, expireTime: later }, requestId: requestId() };
+    await server.admin.createVaultKey(request);
+    await server.clock.set("2026-11-16T00:00:00Z");
+    expect((await server.admin.createVaultKey(request)).vaultKey?.name).toBe(name);
+  });
+});
+
 describe("attached caps", () => {
   test("must exist and be made to be attached, when a key is created and when it is updated", async () => {
     await server.cap(`${id}-scope`, "5", { scope: { vaultKey: "vaultKeys/nobody" } });

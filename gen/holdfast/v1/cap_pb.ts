@@ -192,7 +192,7 @@ export type Cap = Message<"holdfast.v1.Cap"> & {
   anchorMonth: number;
 
   /**
-   * Only with FIXED, and required there. Never change.
+   * Only with FIXED, and required there. Never change. An `end_time` that has passed is refused.
    *
    * @generated from field: google.protobuf.Timestamp start_time = 19;
    */

@@ -78,7 +78,7 @@ export type VaultKey = Message<"holdfast.v1.VaultKey"> & {
   maxPerSpend?: Money | undefined;
 
   /**
-   * From this instant on nothing is granted. Absent: never.
+   * From this instant on nothing is granted. Absent: never. One that the database clock has reached already is refused.
    *
    * @generated from field: google.protobuf.Timestamp expire_time = 8;
    */

@@ -11,7 +11,7 @@ function asks(more: Json = {}): Json {
   return { spend, vendor: "stripe", endpoint, attempt_id: attempt(), ...more };
 }
 
-const fixed = { window: "CAP_WINDOW_FIXED", start_time: "2026-01-01T00:00:00Z", end_time: "2027-01-01T00:00:00Z" };
+const fixed = { window: "CAP_WINDOW_FIXED", start_time: "2026-01-01T00:00:00Z", end_time: "2099-01-01T00:00:00Z" };
 const yearly = { window: "CAP_WINDOW_YEAR", time_zone: "Europe/Berlin", start_hour: 3, anchor_day: 1, anchor_month: 2 };
 const scope = { vendor: "stripe", endpoint, customer_id: "c", purpose: "p" };
 
