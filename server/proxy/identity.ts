@@ -1,12 +1,12 @@
 import { createHash } from "node:crypto";
-import type { SpendOption } from "@holdfast/sdk/stripe-vendor";
+import type { SpendOption } from "@holdfast/sdk";
+import type { ProxyPolicy } from "../domain/proxy-policy.ts";
 import { refuse } from "./refusal.ts";
 import type { Pair, ProxyRequest } from "./vendor.ts";
 
 /** How a request says which spend it is. */
 export interface Identity {
-  readonly kind:
-    /** In the Holdfast-Spend header or in the metadata. */
+  readonly kind: /** In the Holdfast-Spend header or in the metadata. */
     | "stated"
     /** By the vault key's policy, whatever key the client sent. */
     | "derived"
@@ -17,18 +17,12 @@ export interface Identity {
   readonly spend: SpendOption;
 }
 
-/** What of a vault key's policy decides about identities. */
+/** What of a vault key decides about identities. */
 export interface IdentityRules {
   readonly vaultKeyId: string;
-  /** The periods the key may spend in; empty for any. */
-  readonly billingPeriods: readonly string[];
-  readonly identities: readonly {
-    readonly endpoint: string;
-    /** "body.customer", "body.metadata[name]" or "fixed:…". */
-    readonly customer: string;
-    readonly purpose: string;
-  }[];
-  readonly keylessEndpoints: readonly string[];
+  /** The periods the key may spend in; undefined for any. */
+  readonly billingPeriods: readonly string[] | undefined;
+  readonly proxy: Pick<ProxyPolicy, "identities" | "keylessEndpoints">;
 }
 
 /** Stands for the period where nothing names one. */
@@ -79,7 +73,7 @@ export function identify(request: ProxyRequest, rules: IdentityRules, random: ()
 const words = { customerId: "customer", billingPeriod: "period", purpose: "purpose" } as const;
 
 function onlyPeriod({ billingPeriods }: IdentityRules): string | undefined {
-  return billingPeriods.length === 1 ? billingPeriods[0] : undefined;
+  return billingPeriods?.length === 1 ? billingPeriods[0] : undefined;
 }
 
 function ownSpend(request: ProxyRequest, rules: IdentityRules, random: () => string): Identity | undefined {
@@ -88,12 +82,12 @@ function ownSpend(request: ProxyRequest, rules: IdentityRules, random: () => str
     const purpose = `key:${createHash("sha256").update(request.idempotencyKey, "utf8").digest("hex")}`;
     return { kind: "client_key", spend: { ...spend, purpose } };
   }
-  if (!rules.keylessEndpoints.includes(request.endpoint)) return undefined;
+  if (!rules.proxy.keylessEndpoints.includes(request.endpoint)) return undefined;
   return { kind: "keyless", spend: { ...spend, purpose: `keyless:${random()}` } };
 }
 
 function derivedSpend(request: ProxyRequest, rules: IdentityRules): SpendOption | undefined {
-  const rule = rules.identities.find(({ endpoint }) => endpoint === request.endpoint);
+  const rule = rules.proxy.identities.find(({ endpoint }) => endpoint === request.endpoint);
   if (rule === undefined) return undefined;
   const billingPeriod = onlyPeriod(rules);
   // The policy is not accepted without one; a key that lost it since must not charge under another name.

@@ -1,4 +1,5 @@
 import type { HoldfastError, SpendOption } from "@holdfast/sdk";
+import type { ProxyPolicy } from "../domain/proxy-policy.ts";
 import type { ProxyRefusal } from "./refusal.ts";
 
 /** The head of a request as it came over the wire. Nothing in it is trusted, and no byte of it is sent on. */
@@ -64,6 +65,8 @@ export interface VendorDialect {
   /** The vendor's word, "stripe"; also its path prefix, "/stripe/". */
   readonly name: string;
   readonly bodyBytesMax: number;
+  /** The vault key's token, or undefined without credentials. @throws RefusedRequest where it is sent in two readings. */
+  tokenOf(head: RawHead): string | undefined;
   /** @throws RefusedRequest on what is no request of this vendor's API in exactly one reading. */
   readHead(head: RawHead): RequestHead;
   /** @throws RefusedRequest as above. */
@@ -115,6 +118,7 @@ export interface Carriage {
   /** The vendor's own key. */
   readonly secret: string;
   readonly apiVersion: string | undefined;
+  readonly proxy: ProxyPolicy;
   readonly spend: SpendOption | undefined;
   /** The idempotency key of a write that is no spend. */
   readonly passedKey: string | undefined;
@@ -141,7 +145,7 @@ export interface ProxiedVendor {
   /** Ids of objects that an answer shows to belong to whoever it was made for. */
   objectsOf(body: string): readonly string[];
   /** Whether a parameter says with which payment method, so that a declined customer's next one is another try. */
-  isPaymentMethod(parameter: string): boolean;
+  readonly isPaymentMethod: (parameter: string) => boolean;
   /** Whether the vendor said that the payment method was refused. */
   isDecline(status: number): boolean;
   /** Names of the vendor's headers that a client may see. */
