@@ -78,7 +78,7 @@ export interface VendorDialect {
 /** A request whose head was accepted: its body is wanted. */
 export interface WantedBody {
   readonly bytesMax: number;
-  /** `signal` says that the client has gone; what was sent to a vendor is carried through nevertheless. */
+  /** Carries the request through, also where the client has gone: its repeat is told the answer. */
   answer(body: Uint8Array, signal: AbortSignal): Promise<ProxyAnswer>;
   /** The body did not come, or was too large: ends the request, which is recorded. */
   refused(refusal: ProxyRefusal): Promise<ProxyAnswer>;
@@ -124,7 +124,6 @@ export interface Carriage {
   readonly passedKey: string | undefined;
   /** Runs right before each request that moves money. What it throws is certain to have kept it from being sent. */
   readonly beforeMoney: () => Promise<void>;
-  readonly signal: AbortSignal;
 }
 
 export interface Carried {

@@ -1,0 +1,262 @@
+import { createHash } from "node:crypto";
+import { type HoldfastError, SpendAlreadyFailedError, type SpendOption } from "@holdfast/sdk";
+import type { AuthorizationId } from "../domain/spend.ts";
+import type { ProxyDisposition } from "../store/proxy.ts";
+import { identify, type Identity } from "./identity.ts";
+import { checkBody, type ProxyKey } from "./policy-check.ts";
+import { type ProxyRefusal, refuse, RefusedRequest } from "./refusal.ts";
+import { type RequestKey, requestKeyOf } from "./request-key.ts";
+import { refusalOfSdk } from "./sdk-refusal.ts";
+import type { Carried, Flow, ProxiedVendor, ProxyAnswer, ProxyRequest } from "./vendor.ts";
+
+/** What is known of an earlier request that this one repeats. */
+export type Remembered =
+  /** Nobody asked before, or what was asked before has no last word yet. */
+  | { readonly kind: "go"; readonly repeated: boolean; readonly retryAfterGeneration?: number | undefined }
+  | { readonly kind: "answer"; readonly answer: ProxyAnswer }
+  | { readonly kind: "other_body" };
+
+/** One request that a repeat may be told the answer of. */
+export interface RequestClaim {
+  /** Claims the request, or reads what became of it; may be asked again. */
+  recall(): Promise<Remembered>;
+  /**
+   * The spend was tried before and did not charge: what became of that try, or after which generation the next one is.
+   * Undefined where a person has to say that there is to be one.
+   */
+  recallFailed(): Promise<Remembered | undefined>;
+  /** Remembers the vendor's answer, where it is the last word. */
+  remember(answer: ProxyAnswer, declined: boolean): Promise<void>;
+  /** Nothing was sent: the next request may be another one. */
+  forget(): Promise<void>;
+}
+
+/** What the proxy needs of the store. */
+export interface ProxyMemory {
+  claim(key: ProxyKey, request: RequestKey, identity: Identity, endpoint: string): RequestClaim;
+  owns(key: ProxyKey, account: string, objectIds: readonly string[]): Promise<boolean>;
+  own(key: ProxyKey, account: string, objectIds: readonly string[]): Promise<void>;
+  /** The latest generation of a spend. */
+  authorizationOf(key: ProxyKey, identity: Identity): Promise<AuthorizationId | undefined>;
+}
+
+export interface CarryParts {
+  readonly vendor: ProxiedVendor;
+  /** Why the key is dead or stopped now; undefined while it lives. */
+  readonly deadness: (key: ProxyKey, customerId: string) => Promise<ProxyRefusal | undefined>;
+  /** The vendor's own key, or undefined where no operator has stored one. */
+  readonly secretOf: (key: ProxyKey) => Promise<string | undefined>;
+  readonly memory: ProxyMemory;
+  /** 32 random hex digits. */
+  readonly random: () => string;
+  readonly onError: (error: unknown) => void;
+}
+
+/** A request whose head was accepted. */
+export interface Opened {
+  readonly requestId: string;
+  readonly key: ProxyKey;
+  readonly flow: Flow;
+  readonly apiVersion: string | undefined;
+}
+
+export interface Ended {
+  readonly answer: ProxyAnswer;
+  readonly disposition: ProxyDisposition;
+  /** The refusal's code; empty without one. */
+  readonly reason: string;
+}
+
+interface Going {
+  readonly parts: CarryParts;
+  readonly opened: Opened;
+  readonly request: ProxyRequest;
+  readonly secret: string;
+  readonly identity: Identity | undefined;
+  readonly claim: RequestClaim | undefined;
+}
+
+/**
+ * Carries a whole request to its answer: which spend it is, whether it was answered before, the vendor, and what is
+ * remembered of that. `identified` is told the spend as soon as it is known.
+ *
+ * @throws RefusedRequest where nothing was asked for.
+ */
+export async function carryOut(
+  parts: CarryParts,
+  opened: Opened,
+  request: ProxyRequest,
+  identified: (identity: Identity) => void,
+): Promise<Ended> {
+  const { vendor, memory } = parts;
+  const { key, flow } = opened;
+  checkBody(request, key);
+  const spends = flow === "begin" || flow === "continue";
+  const identity = spends ? identify(request, key, parts.random) : undefined;
+  if (identity !== undefined) identified(identity);
+  if (flow === "begin" && identity === undefined) throw keyRequired(request.endpoint);
+  await checkOwned(parts, key, request);
+  const secret = await parts.secretOf(key);
+  if (secret === undefined) throw noCredential(vendor.dialect.name);
+  const requestKey = requestKeyOf(request, flow, identity, vendor.isPaymentMethod);
+  const going: Going = { parts, opened, request, secret, identity, claim: undefined };
+  if (requestKey === undefined || identity === undefined) {
+    return conclude(going, await send(going, identity?.spend), false);
+  }
+  const claim = memory.claim(key, requestKey, identity, request.endpoint);
+  return carryClaimed({ ...going, identity, claim });
+}
+
+async function carryClaimed(going: Going & { readonly identity: Identity; readonly claim: RequestClaim }) {
+  const { identity, claim, opened } = going;
+  let remembered: Remembered | undefined = await claim.recall();
+  let spend = identity.spend;
+  // A spend that failed is looked at once more: its twin may have been told the answer meanwhile.
+  for (let tries = 1; ; tries += 1) {
+    if (remembered.kind === "other_body") throw otherBody(identity);
+    if (remembered.kind === "answer") return replayed(remembered.answer, identity, opened.requestId);
+    const { retryAfterGeneration = spend.retryAfterGeneration } = remembered;
+    if (retryAfterGeneration !== undefined) spend = { ...spend, retryAfterGeneration };
+    const sent = await send(going, spend);
+    const failed = sent.refusal instanceof SpendAlreadyFailedError && spend.retryAfterGeneration === undefined;
+    const next: Remembered | undefined = failed && tries < triesMax ? await claim.recallFailed() : undefined;
+    if (next === undefined) return conclude(going, sent, remembered.repeated);
+    remembered = next;
+  }
+}
+
+const triesMax = 2;
+
+interface Sent extends Carried {
+  /** The key died between the grant and the request: why. */
+  readonly dead: ProxyRefusal | undefined;
+}
+
+async function send({ parts, opened, request, secret }: Going, spend: SpendOption | undefined): Promise<Sent> {
+  const { key, flow, apiVersion } = opened;
+  let dead: ProxyRefusal | undefined;
+  const carried = await parts.vendor.carry({
+    request,
+    flow,
+    token: request.token ?? "",
+    secret,
+    apiVersion,
+    proxy: key.proxy,
+    spend,
+    passedKey: passedKey(key, request),
+    beforeMoney: async () => {
+      dead = await parts.deadness(key, spend?.customerId ?? "");
+      if (dead !== undefined) throw new RefusedRequest(dead);
+    },
+  });
+  return { ...carried, dead };
+}
+
+/** A key that no other vault key's client can hit, also on a shared account of the vendor. */
+function passedKey({ workspace, vaultKeyId }: ProxyKey, { idempotencyKey }: ProxyRequest): string | undefined {
+  if (idempotencyKey === undefined) return undefined;
+  return createHash("sha256")
+    .update(JSON.stringify([workspace, vaultKeyId, idempotencyKey]))
+    .digest("hex");
+}
+
+/** What the client is told, and what is remembered of it. */
+async function conclude(going: Going, sent: Sent, repeated: boolean): Promise<Ended> {
+  const { parts, opened, request, identity, claim } = going;
+  const { vendor, memory } = parts;
+  if (sent.refusal !== undefined) return refused(going, sent, sent.refusal);
+  const answer = rebuilt(sent, vendor, opened.requestId, identity);
+  const succeeded = sent.status >= 200 && sent.status < 300;
+  if (succeeded) await memory.own(opened.key, request.account, vendor.objectsOf(sent.body)).catch(parts.onError);
+  if (identity === undefined) return { answer, disposition: "PASSED", reason: "" };
+  const declined = vendor.isDecline(sent.status);
+  // What the vendor did not do may be asked for again in other words; what it did, and what it declined, may not.
+  const noted = succeeded || declined ? claim?.remember(answer, declined) : claim?.forget();
+  // The vendor has answered: that it could not be written down is no reason to keep the answer from the client.
+  await noted?.catch(parts.onError);
+  const healed = repeated && identity.kind === "derived" && succeeded;
+  return { answer, disposition: healed ? "HEALED" : "FORWARDED", reason: "" };
+}
+
+async function refused({ parts, opened, claim }: Going, sent: Sent, error: HoldfastError): Promise<Ended> {
+  const { refusal, nothingSent } =
+    sent.dead === undefined ? refusalOfSdk(error) : { refusal: sent.dead, nothingSent: true };
+  if (nothingSent) await claim?.forget().catch(parts.onError);
+  const answer = parts.vendor.dialect.answerTo(refusal, opened.requestId);
+  return { answer, disposition: dispositionOf(refusal), reason: refusal.code };
+}
+
+function dispositionOf({ code, status }: ProxyRefusal): ProxyDisposition {
+  if (code === "spend_in_doubt") return "IN_DOUBT";
+  return status === 401 || status === 403 ? "DENIED" : "REFUSED";
+}
+
+function replayed(answer: ProxyAnswer, identity: Identity, requestId: string): Ended {
+  const { "request-id": original, ...headers } = answer.headers;
+  return {
+    answer: {
+      ...answer,
+      headers: {
+        ...headers,
+        "request-id": requestId,
+        ...(original === undefined ? {} : { "original-request": original }),
+        "idempotent-replayed": "true",
+      },
+    },
+    disposition: identity.kind === "derived" ? "HEALED" : "REPLAYED",
+    reason: "",
+  };
+}
+
+const headerValue = /^[\x20-\x7e]{1,256}$/;
+
+/** The vendor's answer in our own framing, with those of its headers that a client may see. */
+function rebuilt(sent: Carried, vendor: ProxiedVendor, requestId: string, identity: Identity | undefined): ProxyAnswer {
+  const headers: Record<string, string> = { "request-id": requestId };
+  for (const [name, value] of Object.entries(sent.headers)) {
+    if (vendor.answerHeaders.has(name) && headerValue.test(value)) headers[name] = value;
+  }
+  headers["content-type"] = "application/json";
+  if (identity?.kind === "keyless") headers["holdfast-idempotency"] = "none";
+  return { status: sent.status, headers, body: sent.body };
+}
+
+async function checkOwned({ vendor, memory }: CarryParts, key: ProxyKey, request: ProxyRequest): Promise<void> {
+  if (key.proxy.objectAccess === "ANY") return;
+  const named = vendor.objectsIn(request);
+  if (named.length === 0 || (await memory.owns(key, request.account, named))) return;
+  // The same words as for an object that does not exist: whether it does is nobody else's business.
+  throw refuse(
+    404,
+    "resource_missing",
+    "The vault key has made no such object. Objects of others can be named with object_access ANY only.",
+  );
+}
+
+function keyRequired(endpoint: string): RefusedRequest {
+  return refuse(
+    400,
+    "idempotency_key_required",
+    `${endpoint} moves money and has to say which spend it is: send an Idempotency-Key header, Holdfast-Spend: ` +
+      "customer=…; period=…; purpose=…, or the same in the metadata.",
+    "Idempotency-Key",
+  );
+}
+
+function otherBody(identity: Identity): RefusedRequest {
+  return refuse(
+    400,
+    "idempotency_error",
+    identity.kind === "client_key"
+      ? "The Idempotency-Key was used before for another request. Send the same request, or another key."
+      : "The spend was asked for before with other parameters. Send the same ones, or name another spend.",
+  );
+}
+
+function noCredential(vendor: string): RefusedRequest {
+  return refuse(
+    403,
+    "vendor_credential_missing",
+    `No key of ${vendor} is stored for this workspace. An operator stores one with "holdfast credentials create".`,
+  );
+}
