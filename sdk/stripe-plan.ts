@@ -210,19 +210,37 @@ const NEVER_BY_NAME: ReadonlySet<StripeEffect> = new Set(["charge", "payout", "r
 export function checkAllowed(allow: readonly string[]): ReadonlySet<string> {
   if (!Array.isArray(allow)) throw new TypeError('allow must be an array, for example ["POST /v1/account_links"].');
   for (const name of allow) {
-    const [method = "", path = ""] = name.split(" ", 2);
-    const found = findStripeEndpoint(method, path.replaceAll(":id", "x"));
-    if (found === undefined || found.endpoint !== name) {
-      throw new TypeError(
-        `allow: ${JSON.stringify(name)} is no Stripe write this version knows. Write its method and path as in the ` +
-          'table of endpoints, for example "POST /v1/account_links" or "POST /v1/accounts/:id".',
-      );
-    }
-    if (found.effect === "none" && planOf(found).flow !== "named")
-      throw new TypeError(`allow: ${name} moves no money and needs no permission.`);
-    if (NEVER_BY_NAME.has(found.effect)) {
-      throw new TypeError(`allow: ${name} moves money and cannot be let past the guard. Give it a spend instead.`);
-    }
+    const problem = problemOfAllowing(name);
+    if (problem !== undefined) throw new TypeError(`allow: ${JSON.stringify(name)} ${problem}`);
   }
   return new Set(allow);
+}
+
+/** Why a write cannot be let past the guard by its name, as words that follow the name. */
+export function problemOfAllowing(name: string): string | undefined {
+  const found = namedWrite(name);
+  if (found === undefined) {
+    return (
+      "is no Stripe write this version knows. Write its method and path as in the table of endpoints, for example " +
+      '"POST /v1/account_links" or "POST /v1/accounts/:id".'
+    );
+  }
+  if (found.effect === "none" && planOf(found).flow !== "named") return "moves no money and needs no permission.";
+  if (NEVER_BY_NAME.has(found.effect)) {
+    return "moves money and cannot be let past the guard. Give it a spend instead.";
+  }
+  return undefined;
+}
+
+/** Whether a spend can be asked for with a write of exactly this name: not where it is passed on, or only by name. */
+export function takesSpend(name: string): boolean {
+  const found = namedWrite(name);
+  return found !== undefined && !["pass", "named", "release"].includes(planOf(found).flow);
+}
+
+/** The row of the table with exactly this name. */
+function namedWrite(name: string): StripeEndpoint | undefined {
+  const [method = "", path = ""] = `${name}`.split(" ", 2);
+  const found = findStripeEndpoint(method, path.replaceAll(":id", "x"));
+  return found?.endpoint === name ? found : undefined;
 }

@@ -60,3 +60,4 @@ export {
 export { findStripeEndpoint, type StripeEffect, type StripeEndpoint } from "./stripe-endpoints.ts";
 export { FAMILIES, type FamilyName, type ObjectFamily, type Verdict } from "./stripe-object.ts";
 export { type OneCallPlan, type Plan, planOf } from "./stripe-plan.ts";
+export { problemOfAllowing, takesSpend } from "./stripe-plan.ts";

@@ -50,6 +50,7 @@ import { vaultKeySecrets } from "./store/vault-key.ts";
 import { createVaultKeyUses, type VaultKeyUses } from "./store/vault-key-use.ts";
 import { ensureWorkspace } from "./store/workspace.ts";
 import { startTelemetry } from "./telemetry.ts";
+import { vendorWrites } from "./vendor/vendor-writes.ts";
 import { openVendors, type Vendors } from "./vendor/vendors.ts";
 
 export interface AppOptions {
@@ -120,6 +121,7 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     const sweep = startSweep({
       database: pool,
       intervalMs: config.sweepIntervalMs,
+      proxyAnswerDays: config.proxyAnswerDays,
       before: async () => {
         await instance.look(pool);
         await uses.write(pool);
@@ -301,8 +303,8 @@ function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => 
     });
     router.service(AdminService, {
       ...capMethods(database, changePolicy),
-      ...vaultKeyMethods(database, changePolicy, random),
-      ...vaultKeyChangeMethods(database, changePolicy, random),
+      ...vaultKeyMethods(database, changePolicy, random, vendorWrites),
+      ...vaultKeyChangeMethods(database, changePolicy, random, vendorWrites),
       ...killSwitchMethods(database, changePolicy, random),
       ...operatorMethods(database, changePolicy, random),
       ...authorizationMethods(database),

@@ -25,6 +25,8 @@ export interface Config {
   /** The most requests that wait for a batch before new ones are refused. */
   readonly queueMax: number;
   readonly sweepIntervalMs: number;
+  /** How long the vendors' answers to the proxy's requests are kept, encrypted. */
+  readonly proxyAnswerDays: number;
   /** False behind PgBouncer in transaction mode: no named statements and no session settings. */
   readonly preparedStatements: boolean;
   /** A replaced `holdfast.clock()` is accepted only where the money is not real. */
@@ -147,6 +149,7 @@ export function readConfig(env: Environment, args: readonly string[]): Config {
     batchMax: settings.integer("HOLDFAST_BATCH_MAX", { fallback: 500, min: 1, max: 1000 }),
     queueMax: settings.integer("HOLDFAST_QUEUE_MAX", { fallback: 10_000, min: 1, max: 1_000_000 }),
     sweepIntervalMs: settings.integer("HOLDFAST_SWEEP_INTERVAL_MS", { fallback: 5000, min: 100, max: 3_600_000 }),
+    proxyAnswerDays: settings.integer("HOLDFAST_PROXY_ANSWER_DAYS", { fallback: 30, min: 1, max: 3650 }),
     preparedStatements: settings.oneOf("HOLDFAST_PREPARED_STATEMENTS", ["true", "false"], "true") === "true",
     alteredClock: settings.oneOf("HOLDFAST_ALTERED_CLOCK", ["refused", "allowed"], "refused"),
     ...(otlpEndpoint === undefined ? {} : { otlpEndpoint }),

@@ -18,6 +18,7 @@ import { printExposure } from "./authorizations.ts";
 import { printCap } from "./caps.ts";
 import { type CommandContext, type ListFlags, listPages, printMore } from "./command.ts";
 import { CommandError } from "./exit-codes.ts";
+import { proxyPolicyText, readProxyPolicy } from "./proxy-policy.ts";
 import { moneyText, type Output, printFields, printJson, printTable, timeText, wordOf } from "./output.ts";
 
 type MoneyFlag = ReturnType<typeof parseMoney>;
@@ -32,6 +33,8 @@ interface PolicyFlags {
   readonly label?: Readonly<Record<string, string>>;
   readonly maxPerSpend?: MoneyFlag | false;
   readonly expires?: Timestamp | false;
+  /** A file, or "-". */
+  readonly proxyPolicy?: string | false;
 }
 
 interface CreateFlags extends PolicyFlags {
@@ -75,6 +78,7 @@ export function keyCommands(program: Command, context: CommandContext): void {
   policyFlags(keys.command("update <key>").description("another policy; what is given replaces what was"))
     .option("--no-max-per-spend", "take the limit per spend away")
     .option("--no-expires", "let it never expire")
+    .option("--no-proxy-policy", "what an empty policy lets the proxy do")
     .option("--etag <etag>", "only if the key has not changed since it was read")
     .action((key: string, flags: PolicyFlags & { etag?: string }) => update(context, key, flags));
   periodCommand(keys, context);
@@ -95,10 +99,12 @@ function policyFlags(command: Command): Command {
     .option("--attach <cap>", "a cap that counts it beside those of its scope; may be repeated", collect)
     .option("--label <name=value>", "may be repeated", collectLabel)
     .option("--max-per-spend <money>", "the most that one spend may ask for", parseMoney)
-    .option("--expires <time>", "when it ends", parseTime);
+    .option("--expires <time>", "when it ends", parseTime)
+    .option("--proxy-policy <file>", "what the proxy lets it do, as JSON; - for standard input");
 }
 
-function policyOf(flags: PolicyFlags) {
+async function policyOf(context: CommandContext, flags: PolicyFlags) {
+  const { proxyPolicy: file } = flags;
   return {
     allowedEndpoints: [...(flags.allow ?? [])],
     billingPeriods: [...(flags.period ?? [])],
@@ -108,6 +114,7 @@ function policyOf(flags: PolicyFlags) {
     labels: { ...flags.label },
     ...(flags.maxPerSpend === undefined || flags.maxPerSpend === false ? {} : { maxPerSpend: flags.maxPerSpend }),
     ...(flags.expires === undefined || flags.expires === false ? {} : { expireTime: flags.expires }),
+    ...(file === undefined || file === false ? {} : { proxy: await readProxyPolicy(file, context) }),
   };
 }
 
@@ -139,7 +146,7 @@ async function list(context: CommandContext, flags: ListFlags & { label?: Record
 
 async function createKey(context: CommandContext, key: string, flags: CreateFlags): Promise<void> {
   const { admin } = context.connection();
-  const answer = await admin.createVaultKey(await creationOf(key.replace(/^vaultKeys\//, ""), flags));
+  const answer = await admin.createVaultKey(await creationOf(context, key.replace(/^vaultKeys\//, ""), flags));
   const output = context.output();
   if (output.json) return printJson(output, CreateVaultKeyResponseSchema, answer);
   printKey(output, answer.vaultKey);
@@ -147,7 +154,7 @@ async function createKey(context: CommandContext, key: string, flags: CreateFlag
   printToken(output, answer.token);
 }
 
-async function creationOf(vaultKeyId: string, flags: CreateFlags) {
+async function creationOf(context: CommandContext, vaultKeyId: string, flags: CreateFlags) {
   const { policy, ...others } = flags;
   if (policy !== undefined) {
     if (Object.keys(others).length > 0) {
@@ -168,7 +175,7 @@ async function creationOf(vaultKeyId: string, flags: CreateFlags) {
   const cap = { window: CapWindow.DAY, timeZone: zone };
   return {
     vaultKeyId,
-    vaultKey: { vendor, ...policyOf(flags) },
+    vaultKey: { vendor, ...(await policyOf(context, flags)) },
     caps: dailyCap === undefined ? [] : [{ capId: `${vaultKeyId}-daily`, cap: { ...cap, limit: dailyCap } }],
   };
 }
@@ -183,11 +190,12 @@ async function update(context: CommandContext, key: string, flags: PolicyFlags &
     ...(flags.label === undefined ? [] : ["labels"]),
     ...(flags.maxPerSpend === undefined ? [] : ["max_per_spend"]),
     ...(flags.expires === undefined ? [] : ["expire_time"]),
+    ...(flags.proxyPolicy === undefined ? [] : ["proxy"]),
   ];
   if (paths.length === 0)
     throw new CommandError("usage", "Nothing to change; give --allow, --expires or another flag.");
   const { vaultKey } = await context.connection().admin.updateVaultKey({
-    vaultKey: { name: resourceName("vaultKeys", key), etag: flags.etag ?? "", ...policyOf(flags) },
+    vaultKey: { name: resourceName("vaultKeys", key), etag: flags.etag ?? "", ...(await policyOf(context, flags)) },
     updateMask: { paths },
   });
   printKey(context.output(), vaultKey);
@@ -286,6 +294,7 @@ function printKey(output: Output, key: VaultKey | undefined): void {
     ["purposes", key.purposes.join(", ")],
     ["customers", key.customers.join(", ")],
     ["attached caps", key.attachedCaps.join(", ")],
+    ["proxy", proxyPolicyText(key.proxy)],
     ["max per spend", moneyText(key.maxPerSpend)],
     ["expires", timeText(key.expireTime)],
     [

@@ -1,4 +1,5 @@
 import type { Money } from "./money.ts";
+import type { ProxyPolicy } from "./proxy-policy.ts";
 
 export type VaultKeyState = "ACTIVE" | "SUSPENDED" | "REVOKED";
 
@@ -14,6 +15,8 @@ export interface VaultKeyPolicy {
   /** Ids of caps that count this key's spends beside those whose scope matches. */
   readonly attachedCaps: readonly string[];
   readonly labels: Readonly<Record<string, string>>;
+  /** Undefined: `defaultProxyPolicy`. */
+  readonly proxy?: ProxyPolicy | undefined;
 }
 
 export interface NewVaultKey extends VaultKeyPolicy {

@@ -24,6 +24,12 @@ export const remedyOfPattern: Readonly<Record<string, string>> = {
     'a method, one space and a canonical path template, for example "POST /v1/charges/:id" (segments of letters, digits, _, - and ., none beginning with a dot; no query, escape, empty segment or trailing slash)',
   "^((GET|POST|PUT|PATCH|DELETE) (/(:[A-Za-z][A-Za-z0-9_]*|[A-Za-z0-9_-][A-Za-z0-9_.-]*))+)?$":
     'a method, one space and a canonical path template, for example "POST /v1/charges/:id", or empty',
+  "^[0-9]{4}-[0-9]{2}-[0-9]{2}(\\.[a-z]+)?$": 'a version of the vendor\'s API, for example "2026-01-28.clover"',
+  "^acct_[A-Za-z0-9]{1,64}$": "an account as the vendor shows it, acct_ and 1–64 letters and digits",
+  "^(body\\.customer|body\\.metadata\\[[A-Za-z0-9_.-]{1,40}\\]|fixed:[!-9;-~]{1,128})$":
+    '"body.customer", "body.metadata[name]", or "fixed:" and a customer of 1–128 visible ASCII characters without \':\'',
+  "^(fixed:[!-~]{1,128}|body\\.metadata\\[[A-Za-z0-9_.-]{1,40}\\]|body\\.[a-z][a-z0-9_]{0,63})$":
+    '"fixed:" and a purpose of 1–128 visible ASCII characters, "body.metadata[name]", or "body." and a parameter',
   "^authorizations/[0-9a-f]{32}-[1-9][0-9]{0,6}$":
     "a resource name as AuthorizeSpend returned it, authorizations/{32 hex digits}-{generation}",
   "^contradictions/[0-9a-f]{32}$": "a resource name as ListContradictions returned it, contradictions/{32 hex digits}",

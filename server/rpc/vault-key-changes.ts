@@ -1,15 +1,16 @@
 import type { ServiceImpl } from "@connectrpc/connect";
 import { type AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
 import { HoldfastError } from "../domain/errors.ts";
-import type { VaultKey, VaultKeyState } from "../domain/vault-key.ts";
+import { requireFittingProxy, type VendorWrites } from "../domain/proxy-policy.ts";
+import type { VaultKey, VaultKeyPolicy, VaultKeyState } from "../domain/vault-key.ts";
 import type { Database } from "../store/database.ts";
 import { readExposure } from "../store/exposure.ts";
 import type { ChangePolicy } from "../store/policy.ts";
 import * as store from "../store/vault-key.ts";
 import { createToken, type Principal, principalOf, tokenHash } from "./auth.ts";
 import { exposureFields, exposureMax } from "./exposure.ts";
-import { overlapMs } from "./overlap.ts";
 import { requireKeyEnd } from "./future.ts";
+import { overlapMs } from "./overlap.ts";
 import { currentTraceId } from "./trace.ts";
 import { requireAttachable } from "./vault-key-creation.ts";
 import {
@@ -32,11 +33,21 @@ const kindOf = {
   REVOKED: "vault_key.revoked",
 } as const satisfies Record<VaultKeyState, string>;
 
+/** What the proxy's part of a policy has to fit to, and that part itself. */
+const fitsProxy: readonly (keyof VaultKeyPolicy)[] = [
+  "proxy",
+  "allowedEndpoints",
+  "billingPeriods",
+  "purposes",
+  "customers",
+];
+
 /** Changing, stopping and ending vault keys. Each returns only after every grant that saw the old policy has ended. */
 export function vaultKeyChangeMethods(
   database: Database,
   changePolicy: ChangePolicy,
   random: (size: number) => Uint8Array,
+  writes: VendorWrites,
 ): VaultKeyChangeMethods {
   const moveTo = async (principal: Principal, request: { name: string; reason: string }, state: VaultKeyState) =>
     await changeState(changePolicy, principal, { ...request, state });
@@ -57,18 +68,17 @@ export function vaultKeyChangeMethods(
         const { workspace } = principal;
         const before = requireNotRevoked(requireKey(name, await store.getVaultKey(transaction, workspace, vaultKeyId)));
         if (etag !== "" && etag !== etagOf(before)) throw etagMismatch(name);
+        await requireKeyEnd(transaction, change.expireTime, "vault_key.expire_time");
         await requireAttachable(transaction, workspace, change.attachedCaps ?? []);
-        return requireKey(
-          name,
-          await store.updateVaultKey(transaction, workspace, vaultKeyId, { ...before, ...change }),
-        );
+        const after = { ...before, ...change };
+        if (fitsProxy.some((field) => field in change)) requireFittingProxy(after, writes);
+        return requireKey(name, await store.updateVaultKey(transaction, workspace, vaultKeyId, after));
       });
       return { vaultKey: vaultKeyMessage(updated) };
     },
     async rotateVaultKey(request, context) {
       const principal = principalOf(context.values);
       const { workspace } = principal;
-        await requireKeyEnd(transaction, change.expireTime, "vault_key.expire_time");
       const vaultKeyId = vaultKeyIdOf(request.name, "name");
       const token = createToken("vk", workspace, vaultKeyId, random);
       const change = { secretSha256: tokenHash(token), overlapMs: overlapMs(request.overlap) };

@@ -1,6 +1,7 @@
 import type { CreateVaultKeyRequest, InlineCap } from "@holdfast/api/holdfast/v1/vault_key_pb";
 import type { Cap, NewCap } from "../domain/cap.ts";
 import { HoldfastError, invalidField } from "../domain/errors.ts";
+import { requireFittingProxy, type VendorWrites } from "../domain/proxy-policy.ts";
 import type { CreationRequest } from "../domain/secret.ts";
 import type { NewVaultKey, VaultKey } from "../domain/vault-key.ts";
 import * as capStore from "../store/cap.ts";
@@ -10,22 +11,23 @@ import * as store from "../store/vault-key.ts";
 import { createToken, type Principal, tokenHash } from "./auth.ts";
 import { createdDetail, newCap, requireTimeZone } from "./cap-policy.ts";
 import { requireSameRequest } from "./creation-request.ts";
-import { currentTraceId } from "./trace.ts";
 import { requireCapEnd, requireKeyEnd } from "./future.ts";
+import { currentTraceId } from "./trace.ts";
 import { newVaultKey } from "./vault-key-message.ts";
 
 /** A vault key and the caps that are made with it, in one transaction. */
 export interface KeyCreation {
   readonly key: NewVaultKey;
   readonly caps: readonly NewCap[];
-}
   /** How the request calls the end of the key, for its refusal. */
   readonly endField: string;
+}
 
 export interface KeyCreationParts {
   readonly database: Database;
   readonly changePolicy: ChangePolicy;
   readonly random: (size: number) => Uint8Array;
+  readonly writes: VendorWrites;
 }
 
 export interface CreatedKey {
@@ -76,6 +78,7 @@ export async function createKey(
   request: CreationRequest | undefined,
 ): Promise<CreatedKey> {
   const { workspace } = principal;
+  requireFittingProxy(key, parts.writes);
   for (const [index, cap] of caps.entries()) await requireTimeZone(parts.database, cap, `caps[${index}].cap`);
   const token = createToken("vk", workspace, key.vaultKeyId, parts.random);
   const { vaultKeyId, ...policy } = key;
@@ -89,14 +92,14 @@ export async function createKey(
       audit.unchanged();
       return { vaultKey: before.vaultKey, caps: await capsNow(transaction, workspace, caps), token: "" };
     }
-    const vaultKey = await store.insertVaultKey(transaction, workspace, key, tokenHash(token), request);
-    const made: Cap[] = [];
-    for (const cap of caps) {
     // After the repeat: what was made in time is answered with for ever.
     await requireKeyEnd(transaction, key.expireTime, endField);
     for (const [index, cap] of caps.entries()) {
       await requireCapEnd(transaction, cap.endTime, `caps[${index}].cap.end_time`);
     }
+    const vaultKey = await store.insertVaultKey(transaction, workspace, key, tokenHash(token), request);
+    const made: Cap[] = [];
+    for (const cap of caps) {
       made.push(await capStore.insertCap(transaction, workspace, cap));
       audit.also("cap.created", createdDetail(cap));
     }

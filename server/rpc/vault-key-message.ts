@@ -7,6 +7,7 @@ import {
 import { HoldfastError, invalidField } from "../domain/errors.ts";
 import type * as domain from "../domain/vault-key.ts";
 import { microsFrom, moneyFrom, moneyMessage, timestampMessage } from "./convert.ts";
+import { proxyPolicyFrom, proxyPolicyMessage } from "./proxy-policy.ts";
 import { shownPath, validateMasked } from "./update-mask.ts";
 
 const stateOf = {
@@ -33,6 +34,7 @@ function policyFrom(message: VaultKeyMessage): domain.VaultKeyPolicy {
     expireTime: message.expireTime === undefined ? undefined : microsFrom(message.expireTime, "vault_key.expire_time"),
     attachedCaps: message.attachedCaps.map((name) => name.replace(/^caps\//, "")),
     labels: { ...message.labels },
+    proxy: proxyPolicyFrom(message.proxy),
   };
 }
 
@@ -45,6 +47,7 @@ const fieldOfPath = {
   expire_time: "expireTime",
   attached_caps: "attachedCaps",
   labels: "labels",
+  proxy: "proxy",
 } as const satisfies Record<string, keyof domain.VaultKeyPolicy>;
 
 /** What an update names. Throws INVALID_FIELD; only the fields of the mask are validated, the others are ignored. */
@@ -113,6 +116,7 @@ export function vaultKeyMessage(key: domain.VaultKey): VaultKeyMessage {
     createTime: timestampMessage(key.createTime),
     updateTime: timestampMessage(key.updateTime),
     ...(key.maxPerSpend === undefined ? {} : { maxPerSpend: moneyMessage(key.maxPerSpend) }),
+    ...(key.proxy === undefined ? {} : { proxy: proxyPolicyMessage(key.proxy) }),
     ...time("expireTime", key.expireTime),
     ...time("suspendTime", key.suspendTime),
     ...time("revokeTime", key.revokeTime),

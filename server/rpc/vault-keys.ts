@@ -4,6 +4,7 @@ import {
   CreateBillingPeriodKeyRequestSchema,
   CreateVaultKeyRequestSchema,
 } from "@holdfast/api/holdfast/v1/vault_key_pb";
+import type { VendorWrites } from "../domain/proxy-policy.ts";
 import type { Database } from "../store/database.ts";
 import type { ChangePolicy } from "../store/policy.ts";
 import * as store from "../store/vault-key.ts";
@@ -25,8 +26,9 @@ export function vaultKeyMethods(
   database: Database,
   changePolicy: ChangePolicy,
   random: (size: number) => Uint8Array,
+  writes: VendorWrites,
 ): VaultKeyMethods {
-  const parts = { database, changePolicy, random };
+  const parts = { database, changePolicy, random, writes };
   return {
     async createVaultKey(request, context) {
       const sent = creationRequest(CreateVaultKeyRequestSchema, request, request.requestId);

@@ -1,4 +1,4 @@
-import { createCipheriv, createDecipheriv, createHash } from "node:crypto";
+import { createCipheriv, createDecipheriv, createHash, createHmac } from "node:crypto";
 
 /** The server's keys for what is stored encrypted: 32 bytes each. */
 export interface CredentialKeys {
@@ -9,10 +9,20 @@ export interface CredentialKeys {
 }
 
 /** What a stored secret belongs to. It opens in this place only: a row that was moved does not. */
-export interface SecretPlace {
+export type SecretPlace = CredentialPlace | AnswerPlace;
+
+/** A vendor's own key. */
+export interface CredentialPlace {
   readonly workspace: string;
   readonly vendor: string;
   readonly credentialId: string;
+}
+
+/** A vendor's answer to a request of the proxy. */
+export interface AnswerPlace {
+  readonly workspace: string;
+  readonly vaultKeyId: string;
+  readonly requestKey: Uint8Array;
 }
 
 /** A secret as it is stored. */
@@ -35,7 +45,10 @@ const algorithm = "aes-256-gcm";
 const nonceSize = 12;
 const tagSize = 16;
 
-/** AES-256-GCM with a random nonce for each row. `random` returns that many random bytes. */
+/**
+ * AES-256-GCM with a random nonce for each row. `random` returns that many random bytes. Answers are without number,
+ * and random nonces of one key are not: so each answer has a key of its own, derived from the server's.
+ */
 export function createCredentialCipher(keys: CredentialKeys, random: (size: number) => Uint8Array): CredentialCipher {
   const byId = new Map(
     [keys.previous, keys.current].filter((key) => key !== undefined).map((key) => [idOf(key), key] as const),
@@ -45,13 +58,15 @@ export function createCredentialCipher(keys: CredentialKeys, random: (size: numb
     keyId,
     seal(secret, place) {
       const nonce = random(nonceSize);
-      const cipher = createCipheriv(algorithm, keys.current, nonce, { authTagLength: tagSize }).setAAD(bytesOf(place));
+      const key = keyFor(keys.current, place);
+      const cipher = createCipheriv(algorithm, key, nonce, { authTagLength: tagSize }).setAAD(bytesOf(place));
       const ciphertext = Buffer.concat([cipher.update(secret, "utf8"), cipher.final(), cipher.getAuthTag()]);
       return { keyId, nonce, ciphertext };
     },
     open({ keyId: id, nonce, ciphertext }, place) {
-      const key = byId.get(id);
-      if (key === undefined || ciphertext.length <= tagSize) return undefined;
+      const known = byId.get(id);
+      if (known === undefined || ciphertext.length <= tagSize) return undefined;
+      const key = keyFor(known, place);
       const end = ciphertext.length - tagSize;
       const decipher = createDecipheriv(algorithm, key, nonce, { authTagLength: tagSize }).setAAD(bytesOf(place));
       decipher.setAuthTag(ciphertext.subarray(end));
@@ -66,8 +81,17 @@ export function createCredentialCipher(keys: CredentialKeys, random: (size: numb
 }
 
 /** As JSON, so that no two places have the same bytes. */
-function bytesOf({ workspace, vendor, credentialId }: SecretPlace): Buffer {
-  return Buffer.from(JSON.stringify(["holdfast vendor credential 1", workspace, vendor, credentialId]), "utf8");
+function bytesOf(place: SecretPlace): Buffer {
+  const { workspace } = place;
+  const parts =
+    "requestKey" in place
+      ? ["holdfast proxied_request 1", workspace, place.vaultKeyId, Buffer.from(place.requestKey).toString("hex")]
+      : ["holdfast vendor credential 1", workspace, place.vendor, place.credentialId];
+  return Buffer.from(JSON.stringify(parts), "utf8");
+}
+
+function keyFor(key: Uint8Array, place: SecretPlace): Uint8Array {
+  return "requestKey" in place ? createHmac("sha256", key).update(bytesOf(place)).digest() : key;
 }
 
 function idOf(key: Uint8Array): string {

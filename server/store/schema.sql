@@ -296,7 +296,6 @@ create table holdfast.operators (
   secret_sha256 bytea not null,
   previous_secret_sha256 bytea,
   previous_secret_expire_time timestamp with time zone,
-  settings_secret_sha256 bytea,
   request_id text,
   request_sha256 bytea,
   create_time timestamp with time zone not null,
@@ -308,7 +307,7 @@ create table holdfast.operators (
   constraint operators_reason_check CHECK ((length(revoke_reason) <= 500)),
   constraint operators_request_check CHECK ((((request_id IS NULL) = (request_sha256 IS NULL)) AND (request_id ~ '^[0-9a-f]{32}$'::text) AND (length(request_sha256) = 32))),
   constraint operators_role_check CHECK ((role = ANY (ARRAY['OPERATOR'::text, 'AUDITOR'::text]))),
-  constraint operators_secret_check CHECK (((length(secret_sha256) = 32) AND (length(previous_secret_sha256) = 32) AND (length(settings_secret_sha256) = 32) AND ((previous_secret_sha256 IS NULL) = (previous_secret_expire_time IS NULL)))),
+  constraint operators_secret_check CHECK (((length(secret_sha256) = 32) AND (length(previous_secret_sha256) = 32) AND ((previous_secret_sha256 IS NULL) = (previous_secret_expire_time IS NULL)))),
   constraint operators_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
 );
 
@@ -319,6 +318,39 @@ create table holdfast.policy_gates (
   constraint policy_gates_pkey PRIMARY KEY (workspace_id),
   constraint policy_gates_waiting_check CHECK ((waiting >= 0)),
   constraint policy_gates_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
+);
+
+create table holdfast.proxied_requests (
+  workspace_id text not null,
+  vault_key_id text not null,
+  request_key bytea not null,
+  endpoint text not null,
+  body_sha256 bytea not null,
+  retry_sha256 bytea not null,
+  reopened_sha256 bytea,
+  customer_id text,
+  billing_period text,
+  purpose text,
+  state text default 'OPEN'::text not null,
+  claim_id text not null,
+  generation integer default 1 not null,
+  answer_generation integer,
+  status integer,
+  declined boolean default false not null,
+  answer_omitted boolean default false not null,
+  key_id text,
+  nonce bytea,
+  ciphertext bytea,
+  create_time timestamp with time zone not null,
+  answer_time timestamp with time zone,
+  constraint proxied_requests_answer_check CHECK ((((answer_generation IS NULL) = (status IS NULL)) AND ((status IS NULL) = (answer_time IS NULL)) AND ((status IS NOT NULL) OR (NOT (declined OR answer_omitted OR (ciphertext IS NOT NULL)))) AND ((status IS NULL) OR (answer_omitted = (ciphertext IS NULL))) AND ((status >= 100) AND (status <= 599)))),
+  constraint proxied_requests_cipher_check CHECK ((((key_id IS NULL) = (ciphertext IS NULL)) AND ((nonce IS NULL) = (ciphertext IS NULL)) AND (key_id ~ '^[0-9a-f]{16}$'::text) AND (length(nonce) = 12) AND ((length(ciphertext) >= 17) AND (length(ciphertext) <= 65552)))),
+  constraint proxied_requests_generation_check CHECK (((generation >= 1) AND ((answer_generation >= 1) AND (answer_generation <= generation)))),
+  constraint proxied_requests_hashes_check CHECK (((length(request_key) = 32) AND (length(body_sha256) = 32) AND (length(retry_sha256) = 32) AND (length(reopened_sha256) = 32))),
+  constraint proxied_requests_lengths_check CHECK (((length(endpoint) <= 256) AND (length(claim_id) = 32) AND (length(customer_id) <= 128) AND (length(billing_period) <= 128) AND (length(purpose) <= 128))),
+  constraint proxied_requests_pkey PRIMARY KEY (workspace_id, vault_key_id, request_key),
+  constraint proxied_requests_spend_check CHECK ((((customer_id IS NULL) = (billing_period IS NULL)) AND ((customer_id IS NULL) = (purpose IS NULL)))),
+  constraint proxied_requests_state_check CHECK (((state = ANY (ARRAY['OPEN'::text, 'ANSWERED'::text])) AND ((reopened_sha256 IS NULL) OR ((state = 'OPEN'::text) AND declined)) AND (((state = 'ANSWERED'::text) OR (reopened_sha256 IS NOT NULL)) = (answer_generation IS NOT NULL))))
 );
 
 create table holdfast.reconciler_claims (
@@ -399,6 +431,15 @@ create table holdfast.recovered_authorizations (
   constraint recovered_authorizations_settlement_check CHECK ((settlement = ANY (ARRAY['TWO_STEP'::text, 'RESEND_SAFE'::text, 'SEND_ONCE'::text])))
 );
 
+create table holdfast.retired_operator_secrets (
+  workspace_id text not null,
+  operator_id text not null,
+  secret_sha256 bytea not null,
+  constraint retired_operator_secrets_operator_fkey FOREIGN KEY (workspace_id, operator_id) REFERENCES operators(workspace_id, operator_id),
+  constraint retired_operator_secrets_pkey PRIMARY KEY (workspace_id, operator_id, secret_sha256),
+  constraint retired_operator_secrets_secret_check CHECK ((length(secret_sha256) = 32))
+);
+
 create table holdfast.vault_key_uses (
   workspace_id text not null,
   vault_key_id text not null,
@@ -432,11 +473,13 @@ create table holdfast.vault_keys (
   suspend_time timestamp with time zone,
   revoke_time timestamp with time zone,
   reason text default ''::text not null,
+  proxy jsonb,
   constraint vault_keys_id_check CHECK ((vault_key_id ~ '^[a-z0-9]{1,32}$'::text)),
   constraint vault_keys_labels_check CHECK (((jsonb_typeof(labels) = 'object'::text) AND (length((labels)::text) <= 20000))),
   constraint vault_keys_lists_check CHECK (((cardinality(allowed_endpoints) <= 100) AND (COALESCE(cardinality(billing_periods), 0) <= 100) AND (COALESCE(cardinality(purposes), 0) <= 100) AND (COALESCE(cardinality(customers), 0) <= 1000) AND (cardinality(attached_caps) <= 16))),
   constraint vault_keys_max_check CHECK ((((max_per_spend_micros IS NULL) = (max_per_spend_currency IS NULL)) AND ((max_per_spend_micros IS NULL) OR (max_per_spend_micros >= 0)))),
   constraint vault_keys_pkey PRIMARY KEY (workspace_id, vault_key_id),
+  constraint vault_keys_proxy_check CHECK (((jsonb_typeof(proxy) = 'object'::text) AND (length((proxy)::text) <= 200000))),
   constraint vault_keys_reason_check CHECK ((length(reason) <= 500)),
   constraint vault_keys_request_check CHECK ((((request_id IS NULL) = (request_sha256 IS NULL)) AND (request_id ~ '^[0-9a-f]{32}$'::text) AND (length(request_sha256) = 32))),
   constraint vault_keys_secret_check CHECK (((length(secret_sha256) = 32) AND (length(previous_secret_sha256) = 32) AND ((previous_secret_sha256 IS NULL) = (previous_secret_expire_time IS NULL)))),
@@ -483,6 +526,17 @@ create table holdfast.vendor_credentials (
   constraint vendor_credentials_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
 );
 
+create table holdfast.vendor_objects (
+  workspace_id text not null,
+  vendor text not null,
+  vendor_account text not null,
+  object_id text not null,
+  vault_key_id text not null,
+  create_time timestamp with time zone not null,
+  constraint vendor_objects_lengths_check CHECK ((((length(vendor) >= 1) AND (length(vendor) <= 32)) AND (length(vendor_account) <= 128) AND ((length(object_id) >= 1) AND (length(object_id) <= 255)))),
+  constraint vendor_objects_pkey PRIMARY KEY (workspace_id, vendor, vendor_account, object_id)
+);
+
 create table holdfast.workspaces (
   workspace_id text not null,
   policy_version bigint default 1 not null,
@@ -523,6 +577,8 @@ CREATE UNIQUE INDEX kill_switches_engaged_idx ON holdfast.kill_switches USING bt
 
 CREATE UNIQUE INDEX operators_request_idx ON holdfast.operators USING btree (workspace_id, request_id) WHERE (request_id IS NOT NULL);
 
+CREATE INDEX proxied_requests_answer_time_idx ON holdfast.proxied_requests USING btree (workspace_id, answer_time) WHERE (ciphertext IS NOT NULL);
+
 CREATE INDEX reconciliation_differences_n_idx ON holdfast.reconciliation_differences USING btree (workspace_id, reconciliation_run_id, n);
 
 CREATE INDEX reconciliation_runs_create_time_idx ON holdfast.reconciliation_runs USING btree (workspace_id, create_time DESC, reconciliation_run_id DESC);
@@ -553,6 +609,8 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.cap_figures(p_cap text, p_window text, p_currency text, p_limit bigint, p_committed numeric, p_held numeric) returns jsonb
 
+-- function holdfast.claim_proxied_request(p_workspace text, p_vault_key text, p_request_key bytea, p_endpoint text, p_body bytea, p_retry bytea, p_customer text, p_period text, p_purpose text, p_claim text) returns TABLE(is_new boolean, state text, same_body boolean, same_retry boolean, generation integer, declined boolean, age_micros bigint, key_id text, nonce bytea, ciphertext bytea)
+
 -- function holdfast.claim_vendor(p_workspace text, p_vendor text, p_token text, p_for interval) returns integer
 
 -- function holdfast.clock() returns timestamp with time zone
@@ -581,7 +639,7 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.in_doubt_since(p_row authorizations, p_now timestamp with time zone) returns timestamp with time zone
 
--- function holdfast.increase_hold(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_amount_micros bigint, p_currency text, p_trace_id text) returns TABLE(error_reason text, rule text, cap_id text, window_label text, window_start timestamp with time zone, window_end timestamp with time zone, cap_limit bigint, cap_committed numeric, cap_held numeric, cap_currency text, kill_switch text, kill_switch_target text, authorization_row authorizations)
+-- function holdfast.increase_hold(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_amount_micros bigint, p_currency text, p_attempt_id text, p_lease text, p_lease_period text, p_holder_id text, p_fencing_token bigint, p_trace_id text) returns TABLE(error_reason text, rule text, cap_id text, window_label text, window_start timestamp with time zone, window_end timestamp with time zone, cap_limit bigint, cap_committed numeric, cap_held numeric, cap_currency text, kill_switch text, kill_switch_target text, authorization_row authorizations)
 
 -- function holdfast.instance_problem() returns text
 
@@ -592,6 +650,10 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 -- function holdfast.matching_caps(p_workspace text, p_requests jsonb, p_now timestamp with time zone) returns TABLE(ord integer, cap_id text, label text, subject text, unpinned boolean)
 
 -- function holdfast.next_reconciliation(p_first timestamp with time zone, p_now timestamp with time zone) returns timestamp with time zone
+
+-- function holdfast.proxy_key_state(p_workspace text, p_vault_key text, p_vendor text, p_customer text) returns text
+
+-- function holdfast.record_proxy_events(p_workspace text, p_events jsonb) returns void
 
 -- function holdfast.recover(p_force boolean) returns TABLE(problem text, recovered boolean, workspaces bigint, leases bigint, held bigint, open bigint, oldest_grant_time timestamp with time zone, newest_grant_time timestamp with time zone, in_doubt bigint)
 

@@ -1,12 +1,14 @@
 import { HoldfastError } from "../domain/errors.ts";
 import { toMicros } from "../domain/money.ts";
+import { defaultProxyPolicy, type ProxyPolicy } from "../domain/proxy-policy.ts";
 import type { CreationRequest, StoredSecret } from "../domain/secret.ts";
 import type { NewVaultKey, VaultKey, VaultKeyPolicy, VaultKeyState } from "../domain/vault-key.ts";
 import { epochMicros } from "./authorization.ts";
 import { type Database, run, statement } from "./database.ts";
 
 const keyColumns = `k.vault_key_id, k.state, k.vendor, k.allowed_endpoints, k.billing_periods, k.purposes, k.customers,
-  k.max_per_spend_micros, k.max_per_spend_currency, k.attached_caps, k.labels, k.version, k.reason,
+  k.max_per_spend_micros, k.max_per_spend_currency, k.attached_caps, k.labels, k.proxy, k.version,
+  k.reason,
   ${epochMicros("k.expire_time")} as expire_time, ${epochMicros("k.create_time")} as create_time,
   ${epochMicros("k.update_time")} as update_time, ${epochMicros("k.suspend_time")} as suspend_time,
   ${epochMicros("k.revoke_time")} as revoke_time,
@@ -19,12 +21,12 @@ const insertStatement = statement(
   "insert_vault_key",
   `insert into holdfast.vault_keys as k (
      workspace_id, vault_key_id, secret_sha256, vendor, allowed_endpoints, billing_periods, purposes, customers,
-     max_per_spend_micros, max_per_spend_currency, expire_time, attached_caps, labels, request_id, request_sha256,
-     create_time, update_time
+     max_per_spend_micros, max_per_spend_currency, expire_time, attached_caps, labels, proxy, request_id,
+     request_sha256, create_time, update_time
    )
    select $1::text, $2::text, $3::bytea, $4::text, $5::text[], $6::text[], $7::text[], $8::text[], $9::bigint,
-     $10::text, timestamptz 'epoch' + $11::bigint * interval '1 microsecond', $12::text[], $13::jsonb, $14::text,
-     $15::bytea, now.t, now.t
+     $10::text, timestamptz 'epoch' + $11::bigint * interval '1 microsecond', $12::text[], $13::jsonb, $14::jsonb,
+     $15::text, $16::bytea, now.t, now.t
    from (select holdfast.clock() as t) as now
    on conflict (workspace_id, vault_key_id) do nothing
    returning ${keyColumns}`,
@@ -54,7 +56,7 @@ const updateStatement = statement(
      allowed_endpoints = $3::text[], billing_periods = $4::text[], purposes = $5::text[], customers = $6::text[],
      max_per_spend_micros = $7::bigint, max_per_spend_currency = $8::text,
      expire_time = timestamptz 'epoch' + $9::bigint * interval '1 microsecond',
-     attached_caps = $10::text[], labels = $11::jsonb,
+     attached_caps = $10::text[], labels = $11::jsonb, proxy = $12::jsonb,
      version = k.version + 1, update_time = holdfast.clock()
    where k.workspace_id = $1::text and k.vault_key_id = $2::text
    returning ${keyColumns}`,
@@ -108,6 +110,7 @@ interface KeyRow {
   readonly max_per_spend_currency: string | null;
   readonly attached_caps: string[];
   readonly labels: Record<string, string>;
+  readonly proxy: ProxyPolicy | null;
   readonly version: bigint;
   readonly reason: string;
   readonly expire_time: bigint | null;
@@ -265,6 +268,7 @@ function policyValues(policy: VaultKeyPolicy): readonly unknown[] {
     policy.expireTime ?? null,
     policy.attachedCaps,
     JSON.stringify(policy.labels),
+    policy.proxy === undefined ? null : JSON.stringify(policy.proxy),
   ];
 }
 
@@ -284,6 +288,7 @@ function readKey(row: KeyRow): VaultKey {
     expireTime: row.expire_time ?? undefined,
     attachedCaps: row.attached_caps,
     labels: row.labels,
+    proxy: row.proxy === null ? undefined : { ...defaultProxyPolicy, ...row.proxy },
     version: row.version,
     createTime: row.create_time,
     updateTime: row.update_time,

@@ -77,6 +77,7 @@ async function startReplica(connection: pg.ClientConfig, dataFolder: string): Pr
     queueMax: 10_000,
     // Never by itself: a history says when holds expire.
     sweepIntervalMs: hour,
+    proxyAnswerDays: 30,
     preparedStatements: true,
     alteredClock: "allowed",
     metricIntervalMs: hour,

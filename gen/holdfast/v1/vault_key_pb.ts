@@ -19,7 +19,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file holdfast/v1/vault_key.proto.
  */
 export const file_holdfast_v1_vault_key: GenFile = /*@__PURE__*/
-  fileDesc("Chtob2xkZmFzdC92MS92YXVsdF9rZXkucHJvdG8SC2hvbGRmYXN0LnYxIuYICghWYXVsdEtleRIMCgRuYW1lGAEgASgJEi0KBnZlbmRvchgCIAEoCUIdukgachgyFl5bYS16XVthLXowLTlfXXswLDMxfSQShQEKEWFsbG93ZWRfZW5kcG9pbnRzGAMgAygJQmq6SGeSAWQQZBgBIl5yXBiAAjJXXihHRVR8UE9TVHxQVVR8UEFUQ0h8REVMRVRFKSAoLyg6W0EtWmEtel1bQS1aYS16MC05X10qfFtBLVphLXowLTlfLV1bQS1aYS16MC05Xy4tXSopKSskEjoKD2JpbGxpbmdfcGVyaW9kcxgEIAMoCUIhukgekgEbEGQYASIVchMyEV5bIS05Oy1+XXsxLDEyOH0kEjAKCHB1cnBvc2VzGAUgAygJQh66SBuSARgQZBgBIhJyEDIOXlshLX5dezEsMTI4fSQSNQoJY3VzdG9tZXJzGAYgAygJQiK6SB+SARwQ6AcYASIVchMyEV5bIS05Oy1+XXsxLDEyOH0kEikKDW1heF9wZXJfc3BlbmQYByABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIvCgtleHBpcmVfdGltZRgIIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKQoFc3RhdGUYCSABKA4yGi5ob2xkZmFzdC52MS5WYXVsdEtleVN0YXRlEi8KC2NyZWF0ZV90aW1lGAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgtyZXZva2VfdGltZRgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASUAoNYXR0YWNoZWRfY2FwcxgMIAMoCUI5ukg2kgEzEBAYASItcisyKV5jYXBzL1thLXowLTldKFthLXowLTktXXswLDYxfVthLXowLTldKT8kEpABCgZsYWJlbHMYDSADKAsyIS5ob2xkZmFzdC52MS5WYXVsdEtleS5MYWJlbHNFbnRyeUJdukhamgFXEEAiJnIkMiJeW2Etel0oW2EtejAtOV8tXXswLDYyfVthLXowLTldKT8kKityKRiAATIkXlteXHB7Q2N9XHB7Q2Z9XHB7Q3N9XHB7Wmx9XHB7WnB9XSokEgwKBGV0YWcYDiABKAkSLwoLdXBkYXRlX3RpbWUYDyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjEKDWxhc3RfdXNlX3RpbWUYECABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEj8KG3ByZXZpb3VzX3NlY3JldF9leHBpcmVfdGltZRgRIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMAoMc3VzcGVuZF90aW1lGBIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIOCgZyZWFzb24YEyABKAkaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASLWAQoVQ3JlYXRlVmF1bHRLZXlSZXF1ZXN0Ei0KDHZhdWx0X2tleV9pZBgBIAEoCUIXukgUchIyEF5bYS16MC05XXsxLDMyfSQSMAoJdmF1bHRfa2V5GAIgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXlCBrpIA8gBARIuCgRjYXBzGAMgAygLMhYuaG9sZGZhc3QudjEuSW5saW5lQ2FwQgi6SAWSAQIQEBIsCgpyZXF1ZXN0X2lkGAQgASgJQhi6SBVyEzIRXihbMC05YS1mXXszMn0pPyQibwoJSW5saW5lQ2FwEjsKBmNhcF9pZBgBIAEoCUIrukgociYyJF5bYS16MC05XShbYS16MC05LV17MCw2MX1bYS16MC05XSk/JBIlCgNjYXAYAiABKAsyEC5ob2xkZmFzdC52MS5DYXBCBrpIA8gBASJxChZDcmVhdGVWYXVsdEtleVJlc3BvbnNlEigKCXZhdWx0X2tleRgBIAEoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5Eh4KBGNhcHMYAyADKAsyEC5ob2xkZmFzdC52MS5DYXASDQoFdG9rZW4YAiABKAkiRQoSR2V0VmF1bHRLZXlSZXF1ZXN0Ei8KBG5hbWUYASABKAlCIbpIHnIcMhpedmF1bHRLZXlzL1thLXowLTldezEsMzJ9JCI/ChNHZXRWYXVsdEtleVJlc3BvbnNlEigKCXZhdWx0X2tleRgBIAEoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5IqECChRMaXN0VmF1bHRLZXlzUmVxdWVzdBIdCglwYWdlX3NpemUYASABKAVCCrpIBxoFGMgBKAASHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAQSnAEKBmxhYmVscxgDIAMoCzItLmhvbGRmYXN0LnYxLkxpc3RWYXVsdEtleXNSZXF1ZXN0LkxhYmVsc0VudHJ5Ql26SFqaAVcQCCImciQyIl5bYS16XShbYS16MC05Xy1dezAsNjJ9W2EtejAtOV0pPyQqK3IpGIABMiReW15ccHtDY31ccHtDZn1ccHtDc31ccHtabH1ccHtacH1dKiQaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJbChVMaXN0VmF1bHRLZXlzUmVzcG9uc2USKQoKdmF1bHRfa2V5cxgBIAMoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKIAQoVUmV2b2tlVmF1bHRLZXlSZXF1ZXN0Ei8KBG5hbWUYASABKAlCIbpIHnIcMhpedmF1bHRLZXlzL1thLXowLTldezEsMzJ9JBI+CgZyZWFzb24YAiABKAlCLrpIK3IpGPQDMiReW15ccHtDY31ccHtDZn1ccHtDc31ccHtabH1ccHtacH1dKiQinQEKFlJldm9rZVZhdWx0S2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSNwoTb3Blbl9hdXRob3JpemF0aW9ucxgCIAMoCzIaLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb24SIAoYb3Blbl9hdXRob3JpemF0aW9uX2NvdW50GAMgASgDIoIBChVVcGRhdGVWYXVsdEtleVJlcXVlc3QSMAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXlCBrpIA9gBAxI3Cgt1cGRhdGVfbWFzaxgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5GaWVsZE1hc2tCBrpIA8gBASJCChZVcGRhdGVWYXVsdEtleVJlc3BvbnNlEigKCXZhdWx0X2tleRgBIAEoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5IoQBChVSb3RhdGVWYXVsdEtleVJlcXVlc3QSLwoEbmFtZRgBIAEoCUIhukgechwyGl52YXVsdEtleXMvW2EtejAtOV17MSwzMn0kEjoKB292ZXJsYXAYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CDrpIC6oBCCIECID1JDIAIlEKFlJvdGF0ZVZhdWx0S2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSDQoFdG9rZW4YAiABKAkiiQEKFlN1c3BlbmRWYXVsdEtleVJlcXVlc3QSLwoEbmFtZRgBIAEoCUIhukgechwyGl52YXVsdEtleXMvW2EtejAtOV17MSwzMn0kEj4KBnJlYXNvbhgCIAEoCUIuukgrcikY9AMyJF5bXlxwe0NjfVxwe0NmfVxwe0NzfVxwe1psfVxwe1pwfV0qJCKeAQoXU3VzcGVuZFZhdWx0S2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSNwoTb3Blbl9hdXRob3JpemF0aW9ucxgCIAMoCzIaLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb24SIAoYb3Blbl9hdXRob3JpemF0aW9uX2NvdW50GAMgASgDIogBChVSZXN1bWVWYXVsdEtleVJlcXVlc3QSLwoEbmFtZRgBIAEoCUIhukgechwyGl52YXVsdEtleXMvW2EtejAtOV17MSwzMn0kEj4KBnJlYXNvbhgCIAEoCUIuukgrcikY9AMyJF5bXlxwe0NjfVxwe0NmfVxwe0NzfVxwe1psfVxwe1pwfV0qJCJCChZSZXN1bWVWYXVsdEtleVJlc3BvbnNlEigKCXZhdWx0X2tleRgBIAEoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5IvEECh1DcmVhdGVCaWxsaW5nUGVyaW9kS2V5UmVxdWVzdBItCgx2YXVsdF9rZXlfaWQYASABKAlCF7pIFHISMhBeW2EtejAtOV17MSwzMn0kEjAKDmJpbGxpbmdfcGVyaW9kGAIgASgJQhi6SBVyEzIRXlshLTk7LX5dezEsMTI4fSQSLQoGdmVuZG9yGAMgASgJQh26SBpyGDIWXlthLXpdW2EtejAtOV9dezAsMzF9JBKHAQoRYWxsb3dlZF9lbmRwb2ludHMYBCADKAlCbLpIaZIBZggBEGQYASJeclwYgAIyV14oR0VUfFBPU1R8UFVUfFBBVENIfERFTEVURSkgKC8oOltBLVphLXpdW0EtWmEtejAtOV9dKnxbQS1aYS16MC05Xy1dW0EtWmEtejAtOV8uLV0qKSkrJBIyCg5leHBlY3RlZF90b3RhbBgFIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5Qga6SAPIAQESPgoGbWFyZ2luGAYgASgJQi66SCtyKTInXihbMC05XShcLlswLTldezEsNH0pP3wxMChcLjB7MSw0fSk/KT8kEjcKC2V4cGlyZV90aW1lGAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcEIGukgDyAEBEjAKCHB1cnBvc2VzGAggAygJQh66SBuSARgQZBgBIhJyEDIOXlshLX5dezEsMTI4fSQSKQoNbWF4X3Blcl9zcGVuZBgJIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EiwKCnJlcXVlc3RfaWQYCiABKAlCGLpIFXITMhFeKFswLTlhLWZdezMyfSk/JCJ4Ch5DcmVhdGVCaWxsaW5nUGVyaW9kS2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSDQoFdG9rZW4YAiABKAkSHQoDY2FwGAMgASgLMhAuaG9sZGZhc3QudjEuQ2FwKogBCg1WYXVsdEtleVN0YXRlEh8KG1ZBVUxUX0tFWV9TVEFURV9VTlNQRUNJRklFRBAAEhoKFlZBVUxUX0tFWV9TVEFURV9BQ1RJVkUQARIbChdWQVVMVF9LRVlfU1RBVEVfUkVWT0tFRBACEh0KGVZBVUxUX0tFWV9TVEFURV9TVVNQRU5ERUQQA2IGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_field_mask, file_google_protobuf_timestamp, file_holdfast_v1_cap, file_holdfast_v1_money, file_holdfast_v1_spend]);
+  fileDesc("Chtob2xkZmFzdC92MS92YXVsdF9rZXkucHJvdG8SC2hvbGRmYXN0LnYxIo8JCghWYXVsdEtleRIMCgRuYW1lGAEgASgJEi0KBnZlbmRvchgCIAEoCUIdukgachgyFl5bYS16XVthLXowLTlfXXswLDMxfSQShQEKEWFsbG93ZWRfZW5kcG9pbnRzGAMgAygJQmq6SGeSAWQQZBgBIl5yXBiAAjJXXihHRVR8UE9TVHxQVVR8UEFUQ0h8REVMRVRFKSAoLyg6W0EtWmEtel1bQS1aYS16MC05X10qfFtBLVphLXowLTlfLV1bQS1aYS16MC05Xy4tXSopKSskEjoKD2JpbGxpbmdfcGVyaW9kcxgEIAMoCUIhukgekgEbEGQYASIVchMyEV5bIS05Oy1+XXsxLDEyOH0kEjAKCHB1cnBvc2VzGAUgAygJQh66SBuSARgQZBgBIhJyEDIOXlshLX5dezEsMTI4fSQSNQoJY3VzdG9tZXJzGAYgAygJQiK6SB+SARwQ6AcYASIVchMyEV5bIS05Oy1+XXsxLDEyOH0kEikKDW1heF9wZXJfc3BlbmQYByABKAsyEi5ob2xkZmFzdC52MS5Nb25leRIvCgtleHBpcmVfdGltZRgIIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKQoFc3RhdGUYCSABKA4yGi5ob2xkZmFzdC52MS5WYXVsdEtleVN0YXRlEi8KC2NyZWF0ZV90aW1lGAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgtyZXZva2VfdGltZRgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASUAoNYXR0YWNoZWRfY2FwcxgMIAMoCUI5ukg2kgEzEBAYASItcisyKV5jYXBzL1thLXowLTldKFthLXowLTktXXswLDYxfVthLXowLTldKT8kEpABCgZsYWJlbHMYDSADKAsyIS5ob2xkZmFzdC52MS5WYXVsdEtleS5MYWJlbHNFbnRyeUJdukhamgFXEEAiJnIkMiJeW2Etel0oW2EtejAtOV8tXXswLDYyfVthLXowLTldKT8kKityKRiAATIkXlteXHB7Q2N9XHB7Q2Z9XHB7Q3N9XHB7Wmx9XHB7WnB9XSokEgwKBGV0YWcYDiABKAkSLwoLdXBkYXRlX3RpbWUYDyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjEKDWxhc3RfdXNlX3RpbWUYECABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEj8KG3ByZXZpb3VzX3NlY3JldF9leHBpcmVfdGltZRgRIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMAoMc3VzcGVuZF90aW1lGBIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIOCgZyZWFzb24YEyABKAkSJwoFcHJveHkYFCABKAsyGC5ob2xkZmFzdC52MS5Qcm94eVBvbGljeRotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIrwFCgtQcm94eVBvbGljeRI6CgppZGVudGl0aWVzGAEgAygLMhwuaG9sZGZhc3QudjEuRGVyaXZlZElkZW50aXR5Qgi6SAWSAQIQZBJKChRyZXRyeV9kZWNsaW5lZF9hZnRlchgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIRukgOqgELIgUIgIqKDzICCDwShQEKEWtleWxlc3NfZW5kcG9pbnRzGAMgAygJQmq6SGeSAWQQZBgBIl5yXBiAAjJXXihHRVR8UE9TVHxQVVR8UEFUQ0h8REVMRVRFKSAoLyg6W0EtWmEtel1bQS1aYS16MC05X10qfFtBLVphLXowLTlfLV1bQS1aYS16MC05Xy4tXSopKSskEk8KDGFwaV92ZXJzaW9ucxgEIAMoCUI5ukg2kgEzEAoYASItcisYQDInXlswLTldezR9LVswLTldezJ9LVswLTldezJ9KFwuW2Etel0rKT8kEkQKEmNvbm5lY3RlZF9hY2NvdW50cxgFIAMoCUIoukglkgEiEGQYASIcchoyGF5hY2N0X1tBLVphLXowLTldezEsNjR9JBI6Cg1vYmplY3RfYWNjZXNzGAYgASgOMhkuaG9sZGZhc3QudjEuT2JqZWN0QWNjZXNzQgi6SAWCAQIQARITCgthbGxvd19saXN0cxgHIAEoCBIUCgxhbGxvd19leHBhbmQYCCABKAgShwEKE3VuZ3VhcmRlZF9lbmRwb2ludHMYCSADKAlCarpIZ5IBZBBkGAEiXnJcGIACMldeKEdFVHxQT1NUfFBVVHxQQVRDSHxERUxFVEUpICgvKDpbQS1aYS16XVtBLVphLXowLTlfXSp8W0EtWmEtejAtOV8tXVtBLVphLXowLTlfLi1dKikpKyQSFQoNa2VlcF9kZWNsaW5lZBgKIAEoCCLiAgoPRGVyaXZlZElkZW50aXR5EnMKCGVuZHBvaW50GAEgASgJQmG6SF5yXBiAAjJXXihHRVR8UE9TVHxQVVR8UEFUQ0h8REVMRVRFKSAoLyg6W0EtWmEtel1bQS1aYS16MC05X10qfFtBLVphLXowLTlfLV1bQS1aYS16MC05Xy4tXSopKSskEmgKCGN1c3RvbWVyGAIgASgJQla6SFNyUTJPXihib2R5XC5jdXN0b21lcnxib2R5XC5tZXRhZGF0YVxbW0EtWmEtejAtOV8uLV17MSw0MH1cXXxmaXhlZDpbIS05Oy1+XXsxLDEyOH0pJBJwCgdwdXJwb3NlGAMgASgJQl+6SFxyWjJYXihmaXhlZDpbIS1+XXsxLDEyOH18Ym9keVwubWV0YWRhdGFcW1tBLVphLXowLTlfLi1dezEsNDB9XF18Ym9keVwuW2Etel1bYS16MC05X117MCw2M30pJCLWAQoVQ3JlYXRlVmF1bHRLZXlSZXF1ZXN0Ei0KDHZhdWx0X2tleV9pZBgBIAEoCUIXukgUchIyEF5bYS16MC05XXsxLDMyfSQSMAoJdmF1bHRfa2V5GAIgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXlCBrpIA8gBARIuCgRjYXBzGAMgAygLMhYuaG9sZGZhc3QudjEuSW5saW5lQ2FwQgi6SAWSAQIQEBIsCgpyZXF1ZXN0X2lkGAQgASgJQhi6SBVyEzIRXihbMC05YS1mXXszMn0pPyQibwoJSW5saW5lQ2FwEjsKBmNhcF9pZBgBIAEoCUIrukgociYyJF5bYS16MC05XShbYS16MC05LV17MCw2MX1bYS16MC05XSk/JBIlCgNjYXAYAiABKAsyEC5ob2xkZmFzdC52MS5DYXBCBrpIA8gBASJxChZDcmVhdGVWYXVsdEtleVJlc3BvbnNlEigKCXZhdWx0X2tleRgBIAEoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5Eh4KBGNhcHMYAyADKAsyEC5ob2xkZmFzdC52MS5DYXASDQoFdG9rZW4YAiABKAkiRQoSR2V0VmF1bHRLZXlSZXF1ZXN0Ei8KBG5hbWUYASABKAlCIbpIHnIcMhpedmF1bHRLZXlzL1thLXowLTldezEsMzJ9JCI/ChNHZXRWYXVsdEtleVJlc3BvbnNlEigKCXZhdWx0X2tleRgBIAEoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5IqECChRMaXN0VmF1bHRLZXlzUmVxdWVzdBIdCglwYWdlX3NpemUYASABKAVCCrpIBxoFGMgBKAASHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAQSnAEKBmxhYmVscxgDIAMoCzItLmhvbGRmYXN0LnYxLkxpc3RWYXVsdEtleXNSZXF1ZXN0LkxhYmVsc0VudHJ5Ql26SFqaAVcQCCImciQyIl5bYS16XShbYS16MC05Xy1dezAsNjJ9W2EtejAtOV0pPyQqK3IpGIABMiReW15ccHtDY31ccHtDZn1ccHtDc31ccHtabH1ccHtacH1dKiQaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJbChVMaXN0VmF1bHRLZXlzUmVzcG9uc2USKQoKdmF1bHRfa2V5cxgBIAMoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKIAQoVUmV2b2tlVmF1bHRLZXlSZXF1ZXN0Ei8KBG5hbWUYASABKAlCIbpIHnIcMhpedmF1bHRLZXlzL1thLXowLTldezEsMzJ9JBI+CgZyZWFzb24YAiABKAlCLrpIK3IpGPQDMiReW15ccHtDY31ccHtDZn1ccHtDc31ccHtabH1ccHtacH1dKiQinQEKFlJldm9rZVZhdWx0S2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSNwoTb3Blbl9hdXRob3JpemF0aW9ucxgCIAMoCzIaLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb24SIAoYb3Blbl9hdXRob3JpemF0aW9uX2NvdW50GAMgASgDIoIBChVVcGRhdGVWYXVsdEtleVJlcXVlc3QSMAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXlCBrpIA9gBAxI3Cgt1cGRhdGVfbWFzaxgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5GaWVsZE1hc2tCBrpIA8gBASJCChZVcGRhdGVWYXVsdEtleVJlc3BvbnNlEigKCXZhdWx0X2tleRgBIAEoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5IoQBChVSb3RhdGVWYXVsdEtleVJlcXVlc3QSLwoEbmFtZRgBIAEoCUIhukgechwyGl52YXVsdEtleXMvW2EtejAtOV17MSwzMn0kEjoKB292ZXJsYXAYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CDrpIC6oBCCIECID1JDIAIlEKFlJvdGF0ZVZhdWx0S2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSDQoFdG9rZW4YAiABKAkiiQEKFlN1c3BlbmRWYXVsdEtleVJlcXVlc3QSLwoEbmFtZRgBIAEoCUIhukgechwyGl52YXVsdEtleXMvW2EtejAtOV17MSwzMn0kEj4KBnJlYXNvbhgCIAEoCUIuukgrcikY9AMyJF5bXlxwe0NjfVxwe0NmfVxwe0NzfVxwe1psfVxwe1pwfV0qJCKeAQoXU3VzcGVuZFZhdWx0S2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSNwoTb3Blbl9hdXRob3JpemF0aW9ucxgCIAMoCzIaLmhvbGRmYXN0LnYxLkF1dGhvcml6YXRpb24SIAoYb3Blbl9hdXRob3JpemF0aW9uX2NvdW50GAMgASgDIogBChVSZXN1bWVWYXVsdEtleVJlcXVlc3QSLwoEbmFtZRgBIAEoCUIhukgechwyGl52YXVsdEtleXMvW2EtejAtOV17MSwzMn0kEj4KBnJlYXNvbhgCIAEoCUIuukgrcikY9AMyJF5bXlxwe0NjfVxwe0NmfVxwe0NzfVxwe1psfVxwe1pwfV0qJCJCChZSZXN1bWVWYXVsdEtleVJlc3BvbnNlEigKCXZhdWx0X2tleRgBIAEoCzIVLmhvbGRmYXN0LnYxLlZhdWx0S2V5IvEECh1DcmVhdGVCaWxsaW5nUGVyaW9kS2V5UmVxdWVzdBItCgx2YXVsdF9rZXlfaWQYASABKAlCF7pIFHISMhBeW2EtejAtOV17MSwzMn0kEjAKDmJpbGxpbmdfcGVyaW9kGAIgASgJQhi6SBVyEzIRXlshLTk7LX5dezEsMTI4fSQSLQoGdmVuZG9yGAMgASgJQh26SBpyGDIWXlthLXpdW2EtejAtOV9dezAsMzF9JBKHAQoRYWxsb3dlZF9lbmRwb2ludHMYBCADKAlCbLpIaZIBZggBEGQYASJeclwYgAIyV14oR0VUfFBPU1R8UFVUfFBBVENIfERFTEVURSkgKC8oOltBLVphLXpdW0EtWmEtejAtOV9dKnxbQS1aYS16MC05Xy1dW0EtWmEtejAtOV8uLV0qKSkrJBIyCg5leHBlY3RlZF90b3RhbBgFIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5Qga6SAPIAQESPgoGbWFyZ2luGAYgASgJQi66SCtyKTInXihbMC05XShcLlswLTldezEsNH0pP3wxMChcLjB7MSw0fSk/KT8kEjcKC2V4cGlyZV90aW1lGAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcEIGukgDyAEBEjAKCHB1cnBvc2VzGAggAygJQh66SBuSARgQZBgBIhJyEDIOXlshLX5dezEsMTI4fSQSKQoNbWF4X3Blcl9zcGVuZBgJIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EiwKCnJlcXVlc3RfaWQYCiABKAlCGLpIFXITMhFeKFswLTlhLWZdezMyfSk/JCJ4Ch5DcmVhdGVCaWxsaW5nUGVyaW9kS2V5UmVzcG9uc2USKAoJdmF1bHRfa2V5GAEgASgLMhUuaG9sZGZhc3QudjEuVmF1bHRLZXkSDQoFdG9rZW4YAiABKAkSHQoDY2FwGAMgASgLMhAuaG9sZGZhc3QudjEuQ2FwKogBCg1WYXVsdEtleVN0YXRlEh8KG1ZBVUxUX0tFWV9TVEFURV9VTlNQRUNJRklFRBAAEhoKFlZBVUxUX0tFWV9TVEFURV9BQ1RJVkUQARIbChdWQVVMVF9LRVlfU1RBVEVfUkVWT0tFRBACEh0KGVZBVUxUX0tFWV9TVEFURV9TVVNQRU5ERUQQAypbCgxPYmplY3RBY2Nlc3MSHQoZT0JKRUNUX0FDQ0VTU19VTlNQRUNJRklFRBAAEhUKEU9CSkVDVF9BQ0NFU1NfT1dOEAESFQoRT0JKRUNUX0FDQ0VTU19BTlkQAmIGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_field_mask, file_google_protobuf_timestamp, file_holdfast_v1_cap, file_holdfast_v1_money, file_holdfast_v1_spend]);
 
 /**
  * Holdfast's scoped credential for one caller, and its policy.
@@ -154,6 +154,13 @@ export type VaultKey = Message<"holdfast.v1.VaultKey"> & {
    * @generated from field: string reason = 19;
    */
   reason: string;
+
+  /**
+   * What the HTTP proxy lets the key do. Absent: what an empty policy says.
+   *
+   * @generated from field: holdfast.v1.ProxyPolicy proxy = 20;
+   */
+  proxy?: ProxyPolicy | undefined;
 };
 
 /**
@@ -162,6 +169,130 @@ export type VaultKey = Message<"holdfast.v1.VaultKey"> & {
  */
 export const VaultKeySchema: GenMessage<VaultKey> = /*@__PURE__*/
   messageDesc(file_holdfast_v1_vault_key, 0);
+
+/**
+ * What the HTTP proxy lets a vault key do beside its allowed endpoints.
+ *
+ * @generated from message holdfast.v1.ProxyPolicy
+ */
+export type ProxyPolicy = Message<"holdfast.v1.ProxyPolicy"> & {
+  /**
+   * Where the identity of a spend is read from the request, for clients that name none. At most one per endpoint. The
+   * key must pin exactly one billing period, which is the period of such spends.
+   *
+   * @generated from field: repeated holdfast.v1.DerivedIdentity identities = 1;
+   */
+  identities: DerivedIdentity[];
+
+  /**
+   * When a declined spend may be tried again with the same payment method; with another one it may be at once. One
+   * minute to 366 days, 24 hours by default.
+   *
+   * @generated from field: google.protobuf.Duration retry_declined_after = 2;
+   */
+  retryDeclinedAfter?: Duration | undefined;
+
+  /**
+   * Writes, as in `identities`, where a request that moves money and has no identity at all is let through, counted by
+   * the caps only: a client that sends it twice spends twice, and the answer says so.
+   *
+   * @generated from field: repeated string keyless_endpoints = 3;
+   */
+  keylessEndpoints: string[];
+
+  /**
+   * The versions of the vendor's API that a client may ask for, for example "2026-01-28.clover". The first is sent where
+   * it asks for none. Empty: any, and what the client asks for is sent.
+   *
+   * @generated from field: repeated string api_versions = 4;
+   */
+  apiVersions: string[];
+
+  /**
+   * The vendor's accounts that a client may act for beside the one of the credential. Empty: none.
+   *
+   * @generated from field: repeated string connected_accounts = 5;
+   */
+  connectedAccounts: string[];
+
+  /**
+   * OWN by default.
+   *
+   * @generated from field: holdfast.v1.ObjectAccess object_access = 6;
+   */
+  objectAccess: ObjectAccess;
+
+  /**
+   * Reads that list or search objects, which show those of others too.
+   *
+   * @generated from field: bool allow_lists = 7;
+   */
+  allowLists: boolean;
+
+  /**
+   * `expand` in requests, which shows objects that the path does not name.
+   *
+   * @generated from field: bool allow_expand = 8;
+   */
+  allowExpand: boolean;
+
+  /**
+   * Writes of configuration that are let through by name, although they change where money goes later. None of them
+   * moves money itself.
+   *
+   * @generated from field: repeated string unguarded_endpoints = 9;
+   */
+  unguardedEndpoints: string[];
+
+  /**
+   * Leaves a declined object at the vendor open instead of cancelling it.
+   *
+   * @generated from field: bool keep_declined = 10;
+   */
+  keepDeclined: boolean;
+};
+
+/**
+ * Describes the message holdfast.v1.ProxyPolicy.
+ * Use `create(ProxyPolicySchema)` to create a new message.
+ */
+export const ProxyPolicySchema: GenMessage<ProxyPolicy> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_vault_key, 1);
+
+/**
+ * Where the identity of a spend stands in a request.
+ *
+ * @generated from message holdfast.v1.DerivedIdentity
+ */
+export type DerivedIdentity = Message<"holdfast.v1.DerivedIdentity"> & {
+  /**
+   * A write that `allowed_endpoints` allows, as the vendor's template with ":id" for each id.
+   *
+   * @generated from field: string endpoint = 1;
+   */
+  endpoint: string;
+
+  /**
+   * "body.customer", "body.metadata[name]", or "fixed:" and a customer.
+   *
+   * @generated from field: string customer = 2;
+   */
+  customer: string;
+
+  /**
+   * "fixed:" and a purpose, "body.metadata[name]", or "body." and a parameter.
+   *
+   * @generated from field: string purpose = 3;
+   */
+  purpose: string;
+};
+
+/**
+ * Describes the message holdfast.v1.DerivedIdentity.
+ * Use `create(DerivedIdentitySchema)` to create a new message.
+ */
+export const DerivedIdentitySchema: GenMessage<DerivedIdentity> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_vault_key, 2);
 
 /**
  * @generated from message holdfast.v1.CreateVaultKeyRequest
@@ -201,7 +332,7 @@ export type CreateVaultKeyRequest = Message<"holdfast.v1.CreateVaultKeyRequest">
  * Use `create(CreateVaultKeyRequestSchema)` to create a new message.
  */
 export const CreateVaultKeyRequestSchema: GenMessage<CreateVaultKeyRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 1);
+  messageDesc(file_holdfast_v1_vault_key, 3);
 
 /**
  * A cap that is made together with a vault key.
@@ -225,7 +356,7 @@ export type InlineCap = Message<"holdfast.v1.InlineCap"> & {
  * Use `create(InlineCapSchema)` to create a new message.
  */
 export const InlineCapSchema: GenMessage<InlineCap> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 2);
+  messageDesc(file_holdfast_v1_vault_key, 4);
 
 /**
  * @generated from message holdfast.v1.CreateVaultKeyResponse
@@ -256,7 +387,7 @@ export type CreateVaultKeyResponse = Message<"holdfast.v1.CreateVaultKeyResponse
  * Use `create(CreateVaultKeyResponseSchema)` to create a new message.
  */
 export const CreateVaultKeyResponseSchema: GenMessage<CreateVaultKeyResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 3);
+  messageDesc(file_holdfast_v1_vault_key, 5);
 
 /**
  * @generated from message holdfast.v1.GetVaultKeyRequest
@@ -273,7 +404,7 @@ export type GetVaultKeyRequest = Message<"holdfast.v1.GetVaultKeyRequest"> & {
  * Use `create(GetVaultKeyRequestSchema)` to create a new message.
  */
 export const GetVaultKeyRequestSchema: GenMessage<GetVaultKeyRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 4);
+  messageDesc(file_holdfast_v1_vault_key, 6);
 
 /**
  * @generated from message holdfast.v1.GetVaultKeyResponse
@@ -290,7 +421,7 @@ export type GetVaultKeyResponse = Message<"holdfast.v1.GetVaultKeyResponse"> & {
  * Use `create(GetVaultKeyResponseSchema)` to create a new message.
  */
 export const GetVaultKeyResponseSchema: GenMessage<GetVaultKeyResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 5);
+  messageDesc(file_holdfast_v1_vault_key, 7);
 
 /**
  * @generated from message holdfast.v1.ListVaultKeysRequest
@@ -321,7 +452,7 @@ export type ListVaultKeysRequest = Message<"holdfast.v1.ListVaultKeysRequest"> &
  * Use `create(ListVaultKeysRequestSchema)` to create a new message.
  */
 export const ListVaultKeysRequestSchema: GenMessage<ListVaultKeysRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 6);
+  messageDesc(file_holdfast_v1_vault_key, 8);
 
 /**
  * @generated from message holdfast.v1.ListVaultKeysResponse
@@ -345,7 +476,7 @@ export type ListVaultKeysResponse = Message<"holdfast.v1.ListVaultKeysResponse">
  * Use `create(ListVaultKeysResponseSchema)` to create a new message.
  */
 export const ListVaultKeysResponseSchema: GenMessage<ListVaultKeysResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 7);
+  messageDesc(file_holdfast_v1_vault_key, 9);
 
 /**
  * @generated from message holdfast.v1.RevokeVaultKeyRequest
@@ -369,7 +500,7 @@ export type RevokeVaultKeyRequest = Message<"holdfast.v1.RevokeVaultKeyRequest">
  * Use `create(RevokeVaultKeyRequestSchema)` to create a new message.
  */
 export const RevokeVaultKeyRequestSchema: GenMessage<RevokeVaultKeyRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 8);
+  messageDesc(file_holdfast_v1_vault_key, 10);
 
 /**
  * @generated from message holdfast.v1.RevokeVaultKeyResponse
@@ -400,7 +531,7 @@ export type RevokeVaultKeyResponse = Message<"holdfast.v1.RevokeVaultKeyResponse
  * Use `create(RevokeVaultKeyResponseSchema)` to create a new message.
  */
 export const RevokeVaultKeyResponseSchema: GenMessage<RevokeVaultKeyResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 9);
+  messageDesc(file_holdfast_v1_vault_key, 11);
 
 /**
  * @generated from message holdfast.v1.UpdateVaultKeyRequest
@@ -414,8 +545,8 @@ export type UpdateVaultKeyRequest = Message<"holdfast.v1.UpdateVaultKeyRequest">
   vaultKey?: VaultKey | undefined;
 
   /**
-   * "allowed_endpoints", "billing_periods", "purposes", "customers", "max_per_spend", "expire_time", "attached_caps" and
-   * "labels" can be changed.
+   * "allowed_endpoints", "billing_periods", "purposes", "customers", "max_per_spend", "expire_time", "attached_caps",
+   * "labels" and "proxy" can be changed.
    *
    * @generated from field: google.protobuf.FieldMask update_mask = 2;
    */
@@ -427,7 +558,7 @@ export type UpdateVaultKeyRequest = Message<"holdfast.v1.UpdateVaultKeyRequest">
  * Use `create(UpdateVaultKeyRequestSchema)` to create a new message.
  */
 export const UpdateVaultKeyRequestSchema: GenMessage<UpdateVaultKeyRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 10);
+  messageDesc(file_holdfast_v1_vault_key, 12);
 
 /**
  * @generated from message holdfast.v1.UpdateVaultKeyResponse
@@ -444,7 +575,7 @@ export type UpdateVaultKeyResponse = Message<"holdfast.v1.UpdateVaultKeyResponse
  * Use `create(UpdateVaultKeyResponseSchema)` to create a new message.
  */
 export const UpdateVaultKeyResponseSchema: GenMessage<UpdateVaultKeyResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 11);
+  messageDesc(file_holdfast_v1_vault_key, 13);
 
 /**
  * @generated from message holdfast.v1.RotateVaultKeyRequest
@@ -468,7 +599,7 @@ export type RotateVaultKeyRequest = Message<"holdfast.v1.RotateVaultKeyRequest">
  * Use `create(RotateVaultKeyRequestSchema)` to create a new message.
  */
 export const RotateVaultKeyRequestSchema: GenMessage<RotateVaultKeyRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 12);
+  messageDesc(file_holdfast_v1_vault_key, 14);
 
 /**
  * @generated from message holdfast.v1.RotateVaultKeyResponse
@@ -492,7 +623,7 @@ export type RotateVaultKeyResponse = Message<"holdfast.v1.RotateVaultKeyResponse
  * Use `create(RotateVaultKeyResponseSchema)` to create a new message.
  */
 export const RotateVaultKeyResponseSchema: GenMessage<RotateVaultKeyResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 13);
+  messageDesc(file_holdfast_v1_vault_key, 15);
 
 /**
  * @generated from message holdfast.v1.SuspendVaultKeyRequest
@@ -516,7 +647,7 @@ export type SuspendVaultKeyRequest = Message<"holdfast.v1.SuspendVaultKeyRequest
  * Use `create(SuspendVaultKeyRequestSchema)` to create a new message.
  */
 export const SuspendVaultKeyRequestSchema: GenMessage<SuspendVaultKeyRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 14);
+  messageDesc(file_holdfast_v1_vault_key, 16);
 
 /**
  * @generated from message holdfast.v1.SuspendVaultKeyResponse
@@ -547,7 +678,7 @@ export type SuspendVaultKeyResponse = Message<"holdfast.v1.SuspendVaultKeyRespon
  * Use `create(SuspendVaultKeyResponseSchema)` to create a new message.
  */
 export const SuspendVaultKeyResponseSchema: GenMessage<SuspendVaultKeyResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 15);
+  messageDesc(file_holdfast_v1_vault_key, 17);
 
 /**
  * @generated from message holdfast.v1.ResumeVaultKeyRequest
@@ -571,7 +702,7 @@ export type ResumeVaultKeyRequest = Message<"holdfast.v1.ResumeVaultKeyRequest">
  * Use `create(ResumeVaultKeyRequestSchema)` to create a new message.
  */
 export const ResumeVaultKeyRequestSchema: GenMessage<ResumeVaultKeyRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 16);
+  messageDesc(file_holdfast_v1_vault_key, 18);
 
 /**
  * @generated from message holdfast.v1.ResumeVaultKeyResponse
@@ -588,7 +719,7 @@ export type ResumeVaultKeyResponse = Message<"holdfast.v1.ResumeVaultKeyResponse
  * Use `create(ResumeVaultKeyResponseSchema)` to create a new message.
  */
 export const ResumeVaultKeyResponseSchema: GenMessage<ResumeVaultKeyResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 17);
+  messageDesc(file_holdfast_v1_vault_key, 19);
 
 /**
  * @generated from message holdfast.v1.CreateBillingPeriodKeyRequest
@@ -666,7 +797,7 @@ export type CreateBillingPeriodKeyRequest = Message<"holdfast.v1.CreateBillingPe
  * Use `create(CreateBillingPeriodKeyRequestSchema)` to create a new message.
  */
 export const CreateBillingPeriodKeyRequestSchema: GenMessage<CreateBillingPeriodKeyRequest> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 18);
+  messageDesc(file_holdfast_v1_vault_key, 20);
 
 /**
  * @generated from message holdfast.v1.CreateBillingPeriodKeyResponse
@@ -697,7 +828,7 @@ export type CreateBillingPeriodKeyResponse = Message<"holdfast.v1.CreateBillingP
  * Use `create(CreateBillingPeriodKeyResponseSchema)` to create a new message.
  */
 export const CreateBillingPeriodKeyResponseSchema: GenMessage<CreateBillingPeriodKeyResponse> = /*@__PURE__*/
-  messageDesc(file_holdfast_v1_vault_key, 19);
+  messageDesc(file_holdfast_v1_vault_key, 21);
 
 /**
  * @generated from enum holdfast.v1.VaultKeyState
@@ -738,4 +869,45 @@ export type VaultKeyState = (typeof VaultKeyState)[keyof typeof VaultKeyState] |
  */
 export const VaultKeyStateSchema: GenEnum<VaultKeyState> = /*@__PURE__*/
   enumDesc(file_holdfast_v1_vault_key, 0);
+
+/**
+ * Whose objects of the vendor a request may name in its path.
+ *
+ * @generated from enum holdfast.v1.ObjectAccess
+ */
+export const ObjectAccess = {
+  /**
+   * OWN.
+   *
+   * @generated from enum value: OBJECT_ACCESS_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED: 0,
+
+  /**
+   * Only objects that were made with this key.
+   *
+   * @generated from enum value: OBJECT_ACCESS_OWN = 1;
+   */
+  OWN: 1,
+
+  /**
+   * Every object of the vendor's account.
+   *
+   * @generated from enum value: OBJECT_ACCESS_ANY = 2;
+   */
+  ANY: 2,
+} as const;
+
+/**
+ * Whose objects of the vendor a request may name in its path.
+ *
+ * @generated from enum holdfast.v1.ObjectAccess
+ */
+export type ObjectAccess = (typeof ObjectAccess)[keyof typeof ObjectAccess] | UnknownEnum;
+
+/**
+ * Describes the enum holdfast.v1.ObjectAccess.
+ */
+export const ObjectAccessSchema: GenEnum<ObjectAccess> = /*@__PURE__*/
+  enumDesc(file_holdfast_v1_vault_key, 1);
 

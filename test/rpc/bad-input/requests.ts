@@ -11,6 +11,18 @@ function asks(more: Json = {}): Json {
   return { spend, vendor: "stripe", endpoint, attempt_id: attempt(), ...more };
 }
 
+const keyless = "POST /v1/payouts";
+const config = "POST /v1/accounts/:id";
+const proxy = {
+  identities: [{ endpoint, customer: "body.customer", purpose: "fixed:sub" }],
+  retry_declined_after: "3600s",
+  keyless_endpoints: [keyless],
+  api_versions: ["2026-01-28.clover"],
+  connected_accounts: ["acct_1"],
+  object_access: "OBJECT_ACCESS_ANY",
+  unguarded_endpoints: [config],
+};
+
 const fixed = { window: "CAP_WINDOW_FIXED", start_time: "2026-01-01T00:00:00Z", end_time: "2099-01-01T00:00:00Z" };
 const yearly = { window: "CAP_WINDOW_YEAR", time_zone: "Europe/Berlin", start_hour: 3, anchor_day: 1, anchor_month: 2 };
 const scope = { vendor: "stripe", endpoint, customer_id: "c", purpose: "p" };
@@ -57,7 +69,14 @@ export function validRequests(things: Things): Readonly<Record<string, readonly 
     ],
     VoidSpend: [{ authorization: held.void.name, attempt_id: held.void.attempt, evidence: "VOID_EVIDENCE_NEVER_SENT" }],
     ReportUnknown: [{ authorization: held.unknown.name, attempt_id: held.unknown.attempt, reason: "timed out" }],
-    IncreaseHold: [{ authorization: held.increase.name, amount: { ...usd, amount: "20" } }],
+    IncreaseHold: [
+      {
+        authorization: held.increase.name,
+        amount: { ...usd, amount: "20" },
+        attempt_id: held.increase.attempt,
+        lease_fence: { ...fence, fencing_token: fencingToken },
+      },
+    ],
     BindVendorReference: [
       {
         authorization: held.bind.name,
@@ -107,7 +126,8 @@ export function validRequests(things: Things): Readonly<Record<string, readonly 
         vault_key_id: "made",
         vault_key: {
           vendor: "stripe",
-          allowed_endpoints: [endpoint],
+          allowed_endpoints: [endpoint, keyless, config],
+          proxy,
           billing_periods: ["2026-11"],
           purposes: ["sub"],
           customers: ["c"],
@@ -144,7 +164,8 @@ export function validRequests(things: Things): Readonly<Record<string, readonly 
       {
         vault_key: {
           name: "vaultKeys/updated",
-          allowed_endpoints: [endpoint],
+          allowed_endpoints: [endpoint, keyless, config],
+          proxy,
           billing_periods: ["2026-11"],
           purposes: ["sub"],
           customers: ["c"],
@@ -153,7 +174,8 @@ export function validRequests(things: Things): Readonly<Record<string, readonly 
           attached_caps: ["caps/attachable"],
           labels: { team: "billing" },
         },
-        update_mask: "allowedEndpoints,billingPeriods,purposes,customers,maxPerSpend,expireTime,attachedCaps,labels",
+        update_mask:
+          "allowedEndpoints,billingPeriods,purposes,customers,maxPerSpend,expireTime,attachedCaps,labels,proxy",
       },
     ],
     RotateVaultKey: [{ name: "vaultKeys/rotated", overlap: "60s" }],

@@ -105,6 +105,42 @@ export const valuesOf = {
   followTime: all("0s", "-1s", "2592001s"),
   leaseTime: [...raw("null"), ...all("0s", "0.9s", "-5s", "3601s")],
   overlap: all("-1s", "-0.000000001s", "604801s", "604800.000000001s"),
+  declinedTime: all("0s", "59.9s", "-60s", "31622401s", "31622400.000000001s"),
+  customerSource: [
+    ...empty,
+    ...unseen,
+    ...all("customer", "body.", "body.email", "body.metadata", "body.metadata[]", "body.metadata[a]x", "fixed:"),
+    ...all("fixed:a:b", "header.customer", `body.metadata[${"m".repeat(41)}]`, "body.metadata[a][b]", "Fixed:a"),
+  ],
+  purposeSource: [
+    ...empty,
+    ...unseen,
+    ...all("purpose", "body.", "body.a b", "body.metadata[]", "body.a[b]", "fixed:", `fixed:${"p".repeat(129)}`),
+    ...all("body.A", "body.1", `body.${"n".repeat(65)}`, "body.__proto__"),
+  ],
+  apiVersion: [
+    ...empty,
+    ...unseen,
+    ...all("2026", "2026-1-1", "v2026-01-28", "2026-01-28.", "2026-01-28.Clover", `2026-01-28.${"c".repeat(60)}`),
+  ],
+  connectedAccount: [...empty, ...unseen, ...all("acct_", "acct_a-b", "ACCT_1", `acct_${"a".repeat(65)}`, "cus_1")],
+  unguarded: [
+    ...all(
+      "POST",
+      "POST /v1//x",
+      "POST /v1/x?y=1",
+      "POST /v1/x/",
+      "POST /v1/unknown_things",
+      "POST /v1/accounts/acct_1",
+    ),
+    ...all("POST /v1/payment_intents", "POST /v1/refunds", "POST /v1/payouts", "POST /v1/products"),
+  ],
+  spendingWrite: [
+    ...empty,
+    ...all("POST", "POST /v1//x", "GET /v1/charges/:id", "POST /v1/unknown_things", "POST /v1/products"),
+    // Well formed, and not what the key allows.
+    ...all("POST /v1/charges", "POST /v1/invoices/in_1/pay", "DELETE /v1/subscriptions/:id"),
+  ],
   margin: [...unseen, ...all("-0.1", "10.1", "0.00001", "1e1", "0x1", " 1", "١")],
   zone: [...unseen, ...all("Mars/Olympus", "europe", "z".repeat(65), "../etc/passwd")],
   authorization: [...empty, ...name, { raw: `"authorizations/${"0".repeat(32)}-1"`, reason: "NOT_FOUND", field: null }],
