@@ -49,7 +49,7 @@ export function refusalOfSdk(error: HoldfastError): SdkRefusal {
   if (error instanceof SpendInProgressError) return again(409, "idempotency_key_in_use", false);
   if (error instanceof SpendInDoubtError) return unknown(409, "spend_in_doubt");
   if (error instanceof SpendAlreadyCommittedError) return unknown(409, "spend_already_committed");
-  if (error instanceof SpendAlreadyFailedError) return unknown(409, "spend_already_failed");
+  if (error instanceof SpendAlreadyFailedError) return refused(409, "spend_already_failed");
   // The spend may be open from an earlier request, so what is known of it stays.
   if (error instanceof VendorUnreachableError) return again(503, "vendor_unreachable", false);
   if (error instanceof HoldfastUnavailableError) return again(503, "holdfast_unavailable", false);

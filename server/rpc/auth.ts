@@ -124,7 +124,7 @@ export function authGate(options: AuthOptions): (context: HandlerContext) => Pro
   return async (context) => {
     if (openServices.has(context.service.typeName)) return;
     try {
-      const principal = await authenticate(context.requestHeader);
+      const principal = await authenticate(bearerToken(context.requestHeader));
       requireRole(principal, context.method);
       context.values.set(principalKey, principal);
     } catch (error) {
@@ -142,7 +142,11 @@ export function principalInterceptor(): Interceptor {
   };
 }
 
-function createAuthenticator(options: AuthOptions): (headers: Headers) => Promise<Principal> {
+/** Who a token opens for. Throws INVALID_TOKEN. */
+export type Authenticate = (token: string) => Promise<Principal>;
+
+/** Looks tokens up, and remembers right ones of vault keys for a while, as `authGate` says. */
+export function createAuthenticator(options: AuthOptions): Authenticate {
   const now = options.now ?? (() => performance.now());
   const cache = new Map<string, Verified>();
   const pending = new Map<string, Promise<Verified>>();
@@ -162,8 +166,7 @@ function createAuthenticator(options: AuthOptions): (headers: Headers) => Promis
     return { principal: { role: owner.role, workspace, id }, until: begun + cachedForMs };
   };
 
-  return async (headers) => {
-    const token = bearerToken(headers);
+  return async (token) => {
     const hash = tokenHash(token);
     // Not even shared with a call that came at the same time: that one may have asked before a revoke, this one after.
     if (token.startsWith("op_")) return (await verify(token, hash)).principal;

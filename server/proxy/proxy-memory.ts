@@ -1,0 +1,133 @@
+import { setTimeout } from "node:timers/promises";
+import type { ClaimedRequest, ProxiedRequestClaim } from "../domain/proxied-request.ts";
+import type { CredentialCipher } from "../store/credential-cipher.ts";
+import type { Database } from "../store/database.ts";
+import {
+  claimProxiedRequest,
+  forgetProxiedRequest,
+  reopenDeclined,
+  storeProxiedAnswer,
+} from "../store/proxied-request.ts";
+import { latestGeneration, releaseAbandonedRequest } from "../store/spend-generation.ts";
+import { ownsVendorObjects, rememberVendorObjects } from "../store/vendor-object.ts";
+import type { ProxyMemory, Remembered, RequestClaim } from "./carry-out.ts";
+import type { Identity } from "./identity.ts";
+import type { ProxyKey } from "./policy-check.ts";
+import type { RequestKey } from "./request-key.ts";
+import type { ProxyAnswer } from "./vendor.ts";
+
+export interface MemoryParts {
+  readonly database: Database;
+  readonly cipher: CredentialCipher;
+  /** 32 random hex digits. */
+  readonly random: () => string;
+  /** Waits that long, in milliseconds, for a twin to write down what it was answered. */
+  readonly wait?: (ms: number) => Promise<unknown>;
+}
+
+/** What the proxy remembers, in the database. */
+export function createProxyMemory(parts: MemoryParts): ProxyMemory {
+  const { database } = parts;
+  return {
+    claim: (key, request, identity, endpoint) => claimIn(parts, key, request, identity, endpoint),
+    owns: (key, vendorAccount, objectIds) =>
+      ownsVendorObjects(
+        database,
+        key.workspace,
+        { vendor: key.vendor, vendorAccount },
+        { vaultKeyId: key.vaultKeyId, objectIds },
+      ),
+    own: (key, vendorAccount, objectIds) =>
+      rememberVendorObjects(
+        database,
+        key.workspace,
+        { vendor: key.vendor, vendorAccount },
+        { vaultKeyId: key.vaultKeyId, objectIds },
+      ),
+    authorizationOf: (key, identity) => latestGeneration(database, key.workspace, identity.spend),
+  };
+}
+
+const twinWaits = 20;
+const twinWaitMs = 100;
+
+function claimIn(
+  { database, cipher, random, wait = setTimeout }: MemoryParts,
+  key: ProxyKey,
+  request: RequestKey,
+  identity: Identity,
+  endpoint: string,
+): RequestClaim {
+  const { workspace, vaultKeyId } = key;
+  const { customerId, billingPeriod, purpose } = identity.spend;
+  const claim: ProxiedRequestClaim = {
+    vaultKeyId,
+    ...request,
+    claimId: random(),
+    endpoint,
+    spend: { customerId, billingPeriod, purpose },
+  };
+  let generation = 1;
+
+  async function recall(): Promise<Remembered> {
+    const claimed = await ask();
+    generation = claimed.generation;
+    if (claimed.kind === "new") return { kind: "go", repeated: false };
+    if (claimed.kind === "open") return claimed.sameBody ? { kind: "go", repeated: true } : { kind: "other_body" };
+    if (mayBeTriedAgain(claimed)) {
+      const next = await reopenDeclined(database, workspace, claim, claimed.generation);
+      // Somebody else was faster: what that one finds out is this one's answer too.
+      if (next === undefined) return recall();
+      generation = next;
+      return { kind: "go", repeated: false, retryAfterGeneration: await failedGeneration() };
+    }
+    if (!claimed.sameBody) return { kind: "other_body" };
+    // An answer that was too large or is too old is read anew: the spend itself knows its object.
+    return claimed.answer === undefined ? { kind: "go", repeated: true } : { kind: "answer", answer: claimed.answer };
+  }
+
+  async function ask(): Promise<ClaimedRequest> {
+    const claimed = await claimProxiedRequest(database, cipher, workspace, claim);
+    if (claimed.kind !== "open" || claimed.sameBody) return claimed;
+    const released = await releaseAbandonedRequest(database, workspace, claim, identity.spend);
+    return released ? claimProxiedRequest(database, cipher, workspace, claim) : claimed;
+  }
+
+  /** A key of the client's own is answered once and for ever, as the vendor itself does. */
+  function mayBeTriedAgain(claimed: ClaimedRequest & { readonly kind: "answered" }): boolean {
+    if (!claimed.declined || identity.kind === "client_key") return false;
+    if (claimed.sameButPaymentMethod) return true;
+    return claimed.sameBody && claimed.ageMicros >= BigInt(key.proxy.retryDeclinedAfterMs) * 1000n;
+  }
+
+  /** Not where an operator has decided that there was no charge: whether there is to be one is a person's word too. */
+  async function failedGeneration(): Promise<number | undefined> {
+    const latest = await latestGeneration(database, workspace, identity.spend);
+    const retried =
+      latest?.state === "VOIDED" && latest.voidEvidence !== "OPERATOR" && latest.vaultKeyId === vaultKeyId;
+    return retried ? latest.generation : undefined;
+  }
+
+  async function recallFailed(): Promise<Remembered | undefined> {
+    // The twin that was declined has ended its spend already, and is about to write down its answer.
+    for (let waits = 0; waits < twinWaits; waits += 1) {
+      const remembered = await recall();
+      if (remembered.kind !== "go") return remembered;
+      if (!remembered.repeated) break;
+      await wait(twinWaitMs);
+    }
+    const retryAfterGeneration = await failedGeneration();
+    return retryAfterGeneration === undefined ? undefined : { kind: "go", repeated: true, retryAfterGeneration };
+  }
+
+  async function remember(answer: ProxyAnswer, declined: boolean): Promise<void> {
+    if (!declined && identity.kind !== "client_key") {
+      // Of a spend that is not over the vendor's object tells more, when it is read again, than this answer.
+      const latest = await latestGeneration(database, workspace, identity.spend);
+      if (latest?.state !== "COMMITTED") return;
+    }
+    await storeProxiedAnswer(database, cipher, workspace, claim, { generation, declined, answer });
+  }
+
+  return { recall, recallFailed, remember, forget: () => forgetProxiedRequest(database, workspace, claim) };
+}

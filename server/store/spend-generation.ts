@@ -1,0 +1,66 @@
+import type { AuthorizationState, SpendIdentity, VoidEvidence } from "../domain/spend.ts";
+import { stableKey } from "../domain/spend.ts";
+import { type Database, run, statement } from "./database.ts";
+
+const latestStatement = statement(
+  "latest_generation",
+  `select t.generation, t.state, t.void_evidence, t.vault_key_id
+   from holdfast.authorizations t
+   where t.workspace_id = $1::text and t.spend_key = $2::text
+   order by t.generation desc limit 1`,
+);
+
+// What was claimed a minute ago and has no grant that lives belongs to nobody any more: its process has died before it
+// asked, or was told no and could not write that down.
+const releaseStatement = statement(
+  "release_abandoned_request",
+  `delete from holdfast.proxied_requests p
+   where p.workspace_id = $1::text and p.vault_key_id = $2::text and p.request_key = $3::bytea
+     and p.state = 'OPEN' and p.answer_generation is null
+     and p.create_time < (select holdfast.clock()) - interval '1 minute'
+     and not exists (
+       select from holdfast.authorizations t
+       where t.workspace_id = $1::text and t.spend_key = $4::text and t.state <> 'VOIDED'
+     )
+   returning p.generation`,
+);
+
+/** The last try of a spend. */
+export interface SpendGeneration {
+  readonly spendKey: string;
+  readonly generation: number;
+  readonly state: AuthorizationState;
+  readonly voidEvidence: VoidEvidence | undefined;
+  readonly vaultKeyId: string;
+}
+
+interface GenerationRow {
+  readonly generation: number;
+  readonly state: AuthorizationState;
+  readonly void_evidence: VoidEvidence | null;
+  readonly vault_key_id: string;
+}
+
+/** Undefined for a spend that nobody was ever granted. */
+export async function latestGeneration(
+  database: Database,
+  workspace: string,
+  spend: SpendIdentity,
+): Promise<SpendGeneration | undefined> {
+  const spendKey = stableKey(spend);
+  const [row] = await run<GenerationRow>(database, latestStatement, [workspace, spendKey]);
+  if (row === undefined) return undefined;
+  const { generation, state, void_evidence: evidence, vault_key_id: vaultKeyId } = row;
+  return { spendKey, generation, state, voidEvidence: evidence ?? undefined, vaultKeyId };
+}
+
+/** Takes back a claim that nobody follows, so that the spend may be asked for in other words. True if it was one. */
+export async function releaseAbandonedRequest(
+  database: Database,
+  workspace: string,
+  request: { readonly vaultKeyId: string; readonly requestKey: Uint8Array },
+  spend: SpendIdentity,
+): Promise<boolean> {
+  const values = [workspace, request.vaultKeyId, request.requestKey, stableKey(spend)];
+  return (await run(database, releaseStatement, values)).length === 1;
+}
