@@ -4,9 +4,8 @@ import { type Database, run, statement } from "./database.ts";
 
 const claimStatement = statement(
   "claim_proxied_request",
-  `select c.* from holdfast.claim_proxied_request(
-     $1::text, $2::text, $3::bytea, $4::text, $5::bytea, $6::bytea, $7::text, $8::text, $9::text, $10::text
-   ) c`,
+  `select c.* from holdfast.claim_proxied_request($1::text, $2::text, $3::bytea, $4::text, $5::bytea,
+     $6::bytea, $7::text, $8::text, $9::text, $10::text) c`,
 );
 
 // The first answer of a generation counts. Where the row was forgotten meanwhile, by a claim that has sent nothing, the

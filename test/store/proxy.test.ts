@@ -1,0 +1,145 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { type ProxyEvent, proxyKeyState, recordProxyEvents } from "../../server/store/proxy.ts";
+import { replaceClock, type TestClock } from "../support/clock.ts";
+import { endpoint, type Granting, openGranting } from "../support/granting.ts";
+import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+
+let database: TestDatabase;
+let clock: TestClock;
+let granting: Granting;
+
+beforeAll(async () => {
+  database = await createTestDatabase();
+  clock = await replaceClock(database.pool);
+});
+afterAll(() => database.close());
+beforeEach(async () => {
+  await clock.set("2026-11-15T12:00:00Z");
+  granting = await openGranting(database.pool);
+});
+
+describe("a request of the proxy is one event", () => {
+  const traceId = "0af7651916cd43dd8448eb211c80319c";
+  const eventOf = (more: Partial<ProxyEvent> = {}): ProxyEvent => ({
+    vaultKeyId: "main",
+    disposition: "FORWARDED",
+    reason: "",
+    traceId,
+    authorization: undefined,
+    detail: { endpoint, status: 200, account: "acct_1", requestId: "hf_1" },
+    ...more,
+  });
+  const recorded = async () => {
+    const { rows } = await database.pool.query<Record<string, unknown>>(
+      `select e.kind, e.actor_kind || ' ' || e.actor_id as actor, e.disposition, e.reason, e.trace_id, e.spend_key,
+         e.generation, e.customer_id, e.amount_micros::text as amount, e.detail, e.xid::text as xid, e.n
+       from holdfast.audit_events e where e.workspace_id = $1 and e.kind = 'proxy.request' order by e.xid, e.n`,
+      [granting.workspace],
+    );
+    return rows;
+  };
+
+  test("with the authorization that it was about", async () => {
+    const authorization = await granting.grant({ customerId: "cust_7" });
+    const { spendKey, generation } = authorization;
+    await recordProxyEvents(database.pool, granting.workspace, [eventOf({ authorization })]);
+    expect(await recorded()).toEqual([
+      {
+        kind: "proxy.request",
+        actor: "vault_key main",
+        disposition: "FORWARDED",
+        reason: "",
+        trace_id: traceId,
+        spend_key: spendKey,
+        generation,
+        customer_id: "cust_7",
+        amount: "10000000",
+        detail: {
+          endpoint,
+          status: 200,
+          account: "acct_1",
+          request_id: "hf_1",
+          authorization: `authorizations/${spendKey}-${generation}`,
+        },
+        xid: expect.any(String) as string,
+        n: 0,
+      },
+    ]);
+  });
+
+  test("several at once are written in their order, in one transaction", async () => {
+    const detail = { endpoint: "", status: 403, account: "", requestId: "hf_2", healed: true, suppressed: 12 };
+    await recordProxyEvents(database.pool, granting.workspace, [
+      eventOf({ disposition: "REFUSED", reason: "endpoint_not_allowed", detail }),
+      eventOf({
+        vaultKeyId: "other",
+        disposition: "REPLAYED",
+        authorization: { spendKey: "0".repeat(32), generation: 1 },
+      }),
+      eventOf({ disposition: "PASSED" }),
+    ]);
+    const rows = await recorded();
+    expect(rows.map(({ disposition, actor, n }) => [disposition, actor, n])).toEqual([
+      ["REFUSED", "vault_key main", 0],
+      ["REPLAYED", "vault_key other", 1],
+      ["PASSED", "vault_key main", 2],
+    ]);
+    expect(new Set(rows.map(({ xid }) => xid)).size).toBe(1);
+    expect(rows[0]).toMatchObject({
+      reason: "endpoint_not_allowed",
+      spend_key: null,
+      detail: { endpoint: "", status: 403, healed: true, suppressed: 12 },
+    });
+    // One that nobody granted is named and nothing else.
+    expect(rows[1]).toMatchObject({
+      customer_id: null,
+      detail: { authorization: `authorizations/${"0".repeat(32)}-1` },
+    });
+  });
+
+  test("and none is none", async () => {
+    await recordProxyEvents(database.pool, granting.workspace, []);
+    expect(await recorded()).toEqual([]);
+  });
+});
+
+describe("right before money moves a key", () => {
+  const state = (vaultKeyId = "main", customerId = "cust_1", vendor = "stripe") =>
+    proxyKeyState(database.pool, granting.workspace, { vaultKeyId, vendor, customerId });
+
+  test("that is active may", async () => {
+    expect(await state()).toBeUndefined();
+    expect(await state("main", "")).toBeUndefined();
+  });
+
+  test("that is suspended, resumed, revoked or unknown is told so", async () => {
+    await granting.suspend("main");
+    expect(await state()).toBe("VAULT_KEY_SUSPENDED");
+    await granting.resume("main");
+    expect(await state()).toBeUndefined();
+    await granting.revoke("main");
+    expect(await state()).toBe("VAULT_KEY_REVOKED");
+    expect(await state("nobody")).toBe("VAULT_KEY_REVOKED");
+  });
+
+  test("may until its end, and not from then on", async () => {
+    const expireTime = BigInt(Date.parse("2026-11-15T12:01:00Z")) * 1000n;
+    await granting.vaultKey("ending", { expireTime });
+    await clock.set("2026-11-15T12:00:59.999999Z");
+    expect(await state("ending")).toBeUndefined();
+    await clock.set("2026-11-15T12:01:00Z");
+    expect(await state("ending")).toBe("VAULT_KEY_EXPIRED");
+  });
+
+  test.each([
+    [{ kind: "WORKSPACE" }, ["KILL_SWITCH", "KILL_SWITCH", "KILL_SWITCH"]],
+    [{ kind: "VENDOR", vendor: "stripe" }, ["KILL_SWITCH", "KILL_SWITCH", undefined]],
+    [{ kind: "CUSTOMER", customerId: "cust_1" }, ["KILL_SWITCH", undefined, "KILL_SWITCH"]],
+  ] as const)("is stopped by the kill switch %j until it is released", async (target, expected) => {
+    const all = async () => [await state(), await state("main", ""), await state("main", "cust_1", "twilio")];
+    const killSwitch = await granting.engage(target);
+    expect(await all()).toEqual(expected);
+    await granting.release(killSwitch);
+    expect(await all()).toEqual([undefined, undefined, undefined]);
+  });
+});
