@@ -5,6 +5,7 @@ import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_ser
 import { metrics } from "@opentelemetry/api";
 import type pg from "pg";
 import pino from "pino";
+import { bootstrap } from "./bootstrap.ts";
 import type { Config } from "./config.ts";
 import { HoldfastError } from "./domain/errors.ts";
 import type { AuthorizeCommand, AuthorizeDecision, CommitCommand } from "./domain/spend.ts";
@@ -12,7 +13,7 @@ import { auditMethods } from "./rpc/audit.ts";
 import { createFigures, type Figures } from "./figures.ts";
 import { describeError } from "./log-error.ts";
 import { createLogDestination } from "./log-destination.ts";
-import { authGate, principalInterceptor, tokenHash, type TokenOwner } from "./rpc/auth.ts";
+import { authGate, principalInterceptor, type TokenOwner } from "./rpc/auth.ts";
 import { authorizationMethods } from "./rpc/authorizations.ts";
 import { capMethods } from "./rpc/caps.ts";
 import { secured } from "./rpc/certificate-watch.ts";
@@ -39,8 +40,8 @@ import { startEmbeddedPostgres } from "./store/embedded-postgres.ts";
 import { GroupCommit } from "./store/group-commit.ts";
 import { createInstanceWatch, type InstanceProblem, type InstanceWatch } from "./store/instance.ts";
 import { migrate } from "./store/migrate.ts";
-import { operatorSecrets, setOperatorToken } from "./store/operator.ts";
-import { createChangePolicy } from "./store/policy.ts";
+import { operatorSecrets } from "./store/operator.ts";
+import { type ChangePolicy, createChangePolicy } from "./store/policy.ts";
 import { createPool, inTransaction } from "./store/postgres.ts";
 import { batchRemedy, refusalFor, refusing } from "./store/refusal.ts";
 import { createSemaphore, type Semaphore } from "./store/semaphore.ts";
@@ -48,7 +49,6 @@ import { authorizeBatch, type CommitResult, commitBatch } from "./store/spend.ts
 import { startSweep } from "./store/sweep.ts";
 import { vaultKeySecrets } from "./store/vault-key.ts";
 import { createVaultKeyUses, type VaultKeyUses } from "./store/vault-key-use.ts";
-import { ensureWorkspace } from "./store/workspace.ts";
 import { startTelemetry } from "./telemetry.ts";
 import { vendorWrites } from "./vendor/vendor-writes.ts";
 import { openVendors, type Vendors } from "./vendor/vendors.ts";
@@ -100,7 +100,7 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     closers.push(() => telemetry.shutdown());
     const instance = createInstanceWatch((problem) => logInstance(log, problem));
     const pool = await openDatabase(config, options, { log, closers, instance });
-    await bootstrap(pool, config, log);
+    await bootstrap(pool, policyChanges(pool), config, log);
     const vendors = await openVendors(refusing(pool), config);
     warmUpValidation(services);
     const health = createHealth(services);
@@ -222,15 +222,15 @@ async function openDatabase(config: Config, options: AppOptions, parts: Database
   return pool;
 }
 
-async function bootstrap(database: Database, config: Config, log: pino.Logger): Promise<void> {
-  await ensureWorkspace(database, config.workspace);
-  const token = config.operatorToken;
-  if (token === undefined) return;
-  const operatorId = token.split("_")[2] ?? "";
-  await setOperatorToken(database, config.workspace, operatorId, tokenHash(token));
-  if ((await operatorSecrets(database, config.workspace, operatorId)) === undefined) {
-    log.warn({ operatorId }, "the operator of HOLDFAST_OPERATOR_TOKEN is revoked, and for ever; name another one");
-  }
+/** Changes of caps, vault keys, kill switches and operators. */
+function policyChanges(pool: pg.Pool): ChangePolicy {
+  return createChangePolicy(async (work) => {
+    try {
+      return await inTransaction(pool, work);
+    } catch (error) {
+      throw refusalFor(error);
+    }
+  });
 }
 
 type AuthorizeQueue = GroupCommit<AuthorizeCommand, AuthorizeDecision>;
@@ -287,13 +287,7 @@ interface RouteParts {
 function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => void {
   const { authorizations, commits, rehearse, vendors, health, random, log } = parts;
   const database = refusing(pool);
-  const changePolicy = createChangePolicy(async (work) => {
-    try {
-      return await inTransaction(pool, work);
-    } catch (error) {
-      throw refusalFor(error);
-    }
-  });
+  const changePolicy = policyChanges(pool);
   return (router) => {
     router.service(SpendControlService, {
       ...spendMethods({ database, authorizations, commits, rehearse, log }),

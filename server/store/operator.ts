@@ -10,20 +10,6 @@ const operatorColumns = `o.operator_id, o.role, o.revoke_reason, ${epochMicros("
   case when o.previous_secret_expire_time > holdfast.clock() then ${epochMicros("o.previous_secret_expire_time")} end
     as previous_secret_expire_time`;
 
-// A secret that was exchanged since the settings gave one is not put back, and a revoked operator not revived.
-const settingsStatement = statement(
-  "set_operator_token",
-  `insert into holdfast.operators as o (
-     workspace_id, operator_id, role, secret_sha256, settings_secret_sha256, create_time
-   )
-   values ($1::text, $2::text, 'OPERATOR', $3::bytea, $3::bytea, holdfast.clock())
-   on conflict (workspace_id, operator_id) do update set
-     secret_sha256 = excluded.secret_sha256, settings_secret_sha256 = excluded.settings_secret_sha256,
-     previous_secret_sha256 = null, previous_secret_expire_time = null
-   where o.settings_secret_sha256 is distinct from excluded.settings_secret_sha256 and o.revoke_time is null
-   returning ${operatorColumns}`,
-);
-
 const insertStatement = statement(
   "insert_operator",
   `insert into holdfast.operators as o (
@@ -54,7 +40,13 @@ const listStatement = statement(
 
 const rotateStatement = statement(
   "rotate_operator",
-  `update holdfast.operators o set secret_sha256 = $3::bytea, rotate_time = holdfast.clock(),
+  `with retired as (
+     insert into holdfast.retired_operator_secrets (workspace_id, operator_id, secret_sha256)
+     select o.workspace_id, o.operator_id, o.secret_sha256 from holdfast.operators o
+     where o.workspace_id = $1::text and o.operator_id = $2::text and o.revoke_time is null
+     on conflict (workspace_id, operator_id, secret_sha256) do nothing
+   )
+   update holdfast.operators o set secret_sha256 = $3::bytea, rotate_time = holdfast.clock(),
      previous_secret_sha256 = case when $4::bigint > 0 then o.secret_sha256 end,
      previous_secret_expire_time =
        case when $4::bigint > 0 then holdfast.clock() + $4::bigint * interval '1 millisecond' end
@@ -91,19 +83,6 @@ interface OperatorRow {
   readonly previous_secret_expire_time: bigint | null;
   readonly revoke_time: bigint | null;
   readonly revoke_reason: string;
-}
-
-/**
- * Gives an operator the secret that a server's settings name. Once for each secret: it does nothing where that secret
- * was set before, and nothing to an operator who was revoked. Says whether it did.
- */
-export async function setOperatorToken(
-  database: Database,
-  workspace: string,
-  operatorId: string,
-  secretSha256: Uint8Array,
-): Promise<boolean> {
-  return (await run(database, settingsStatement, [workspace, operatorId, secretSha256])).length === 1;
 }
 
 /** Throws ALREADY_EXISTS. The workspace row must have been taken by `beginPolicyChange`. */

@@ -9,7 +9,7 @@ import type { Config } from "../../server/config.ts";
 import { createToken, tokenHash } from "../../server/rpc/auth.ts";
 import { startEmbeddedPostgres } from "../../server/store/embedded-postgres.ts";
 import { createPool } from "../../server/store/postgres.ts";
-import { setOperatorToken } from "../../server/store/operator.ts";
+import { insertOperator } from "../../server/store/operator.ts";
 import { ensureWorkspace } from "../../server/store/workspace.ts";
 import type { System } from "./command.ts";
 import { createRpcSystem } from "./rpc-system.ts";
@@ -103,7 +103,11 @@ async function replaceClock(pool: pg.Pool): Promise<void> {
 async function openWorkspace(pool: pg.Pool, transports: readonly Transport[], workspace: string): Promise<Workspace> {
   const operatorToken = createToken("op", workspace, "history");
   await ensureWorkspace(pool, workspace);
-  await setOperatorToken(pool, workspace, "history", tokenHash(operatorToken));
+  await insertOperator(pool, workspace, {
+    operatorId: "history",
+    role: "OPERATOR",
+    secretSha256: tokenHash(operatorToken),
+  });
   const shared = {
     operatorToken,
     tokens: new Map<string, string>(),

@@ -6,7 +6,7 @@ import { OperatorRole } from "@holdfast/api/holdfast/v1/operator_pb";
 import type { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import { Settlement, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
 import { createToken, tokenHash } from "../../server/rpc/auth.ts";
-import { setOperatorToken } from "../../server/store/operator.ts";
+import { insertOperator } from "../../server/store/operator.ts";
 import { ensureWorkspace } from "../../server/store/workspace.ts";
 import type { TestServer } from "../support/server.ts";
 
@@ -55,7 +55,11 @@ const count = 12;
 export async function openTenant(server: TestServer, workspace: string): Promise<Tenant> {
   await ensureWorkspace(server.database.pool, workspace);
   const token = createToken("op", workspace, "root");
-  await setOperatorToken(server.database.pool, workspace, "root", tokenHash(token));
+  await insertOperator(server.database.pool, workspace, {
+    operatorId: "root",
+    role: "OPERATOR",
+    secretSha256: tokenHash(token),
+  });
   const operator = server.adminAs(token);
   const mark = `mark${randomBytes(6).toString("hex")}`;
   const policy = { vendor: "stripe", allowedEndpoints: [endpoint], labels: { mark } };

@@ -3,11 +3,12 @@ import { type Client, Code, ConnectError } from "@connectrpc/connect";
 import { ErrorInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
 import type { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
 import { OperatorRole } from "@holdfast/api/holdfast/v1/operator_pb";
+import pino from "pino";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { startApp } from "../../server/app.ts";
 import { readConfig } from "../../server/config.ts";
 import { tokenHash } from "../../server/rpc/auth.ts";
-import { operatorSecrets, setOperatorToken } from "../../server/store/operator.ts";
+import { insertOperator, operatorSecrets } from "../../server/store/operator.ts";
 import { ensureWorkspace } from "../../server/store/workspace.ts";
 import { openPaused } from "../support/paused.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
@@ -186,7 +187,11 @@ describe("the last operator of a workspace", () => {
   beforeEach(async () => {
     await ensureWorkspace(server.database.pool, `lone${count}`);
     const token = `op_lone${count}_first_${"a".repeat(43)}`;
-    await setOperatorToken(server.database.pool, `lone${count}`, "first", tokenHash(token));
+    await insertOperator(server.database.pool, `lone${count}`, {
+      operatorId: "first",
+      role: "OPERATOR",
+      secretSha256: tokenHash(token),
+    });
     admin = server.adminAs(token);
   });
 
@@ -219,28 +224,94 @@ describe("the last operator of a workspace", () => {
 });
 
 describe("the operator of the settings", () => {
-  const token = (letter: string) => `op_default_boot_${letter.repeat(43)}`;
-  const start = async (letter: string) => {
-    const settings = { HOLDFAST_OPERATOR_TOKEN: token(letter), HOLDFAST_PORT: "0", HOLDFAST_LOG_LEVEL: "silent" };
-    const config = { ...readConfig(settings, []), alteredClock: "allowed" as const };
-    const app = await startApp(config, { connection: server.database.connection, fsyncOff: "allowed" });
-    await app.close();
-  };
+  const token = (letter: string) => `op_default_${operatorId}_${letter.repeat(43)}`;
 
-  test("is set by each new token once, is not put back by a restart, and not revived", async () => {
-    await start("a");
+  /** Starts a server with that token and stops it; gives the errors that it logged. */
+  async function start(letter: string): Promise<string> {
+    let logged = "";
+    const log = pino({ level: "error" }, { write: (line: string) => void (logged += line) });
+    const settings = { HOLDFAST_OPERATOR_TOKEN: token(letter), HOLDFAST_PORT: "0" };
+    const config = { ...readConfig(settings, []), alteredClock: "allowed" as const };
+    const app = await startApp(config, { connection: server.database.connection, fsyncOff: "allowed", log });
+    await app.close();
+    return logged;
+  }
+
+  // The audit is read up to the oldest transaction that runs in the cluster, which may be another test's.
+  const guard = { timeout: 60_000 };
+
+  /** What the audit says of the operator, oldest first. */
+  async function events(): Promise<string[]> {
+    const { auditEvents } = await server.admin.listAuditEvents({ kind: "operator", newestFirst: true, pageSize: 50 });
+    return auditEvents
+      .filter(({ detail }) => detail?.["operator_id"] === operatorId)
+      .map(({ kind, actor, detail }) => {
+        const why = detail?.["reason"];
+        return `${kind} ${actor}${typeof why === "string" ? ` ${why}` : ""}`;
+      })
+      .toReversed();
+  }
+
+  async function policyVersion(): Promise<bigint | undefined> {
+    const { rows } = await server.database.pool.query<{ policy_version: bigint }>(
+      "select policy_version from holdfast.workspaces where workspace_id = 'default'",
+    );
+    return rows[0]?.policy_version;
+  }
+
+  test("is made and given a new token by a change of policy that the audit shows", async () => {
+    const before = await policyVersion();
+    expect(await start("a")).toBe("");
     expect(await opens(token("a"))).toEqual([true, true]);
-    await start("b");
-    expect(await opens(token("a"))).toEqual([false, false]);
-    const { token: rotated } = await server.admin.rotateOperator({ name: "operators/boot", overlap: {} });
-    await start("b");
-    expect([await opens(token("b")), await opens(rotated)]).toEqual([
+    expect(await start("b")).toBe("");
+    expect([await opens(token("a")), await opens(token("b"))]).toEqual([
       [false, false],
       [true, true],
     ]);
-    await server.admin.revokeOperator({ name: "operators/boot", reason: "left" });
-    await start("c");
-    expect(await opens(token("c"))).toEqual([false, false]);
-    expect(await operatorSecrets(server.database.pool, "default", "boot")).toBeUndefined();
+    expect(await policyVersion()).toBe((before ?? 0n) + 2n);
+    expect(await start("b")).toBe("");
+    expect(await policyVersion()).toBe((before ?? 0n) + 2n);
+    await expect.poll(events, guard).toEqual(["operator.created server/settings", "operator.rotated server/settings"]);
+  });
+
+  test("keeps its newer token when an older server starts late, which says so and serves", async () => {
+    for (const letter of ["a", "b", "c"]) await start(letter);
+    for (const older of ["a", "b"]) {
+      expect(await start(older)).toContain("the newer token stays");
+      expect([await opens(token(older)), await opens(token("c"))]).toEqual([
+        [false, false],
+        [true, true],
+      ]);
+    }
+    const refused = "operator.settings_refused server/settings RETIRED";
+    await expect.poll(async () => (await events()).slice(3), guard).toEqual([refused, refused]);
+  });
+
+  test("keeps what RotateOperator gave it, also within its overlap, and takes a token that is new", async () => {
+    await start("a");
+    const { token: rotated } = await server.admin.rotateOperator({ name });
+    expect(await start("a")).toContain("RotateOperator");
+    expect([await opens(token("a")), await opens(rotated)]).toEqual([
+      [true, true],
+      [true, true],
+    ]);
+    await start("b");
+    expect([await opens(token("a")), await opens(rotated), await opens(token("b"))]).toEqual([
+      [false, false],
+      [false, false],
+      [true, true],
+    ]);
+  });
+
+  test("is not revived, neither by its last token nor by a new one", async () => {
+    await start("a");
+    await server.admin.revokeOperator({ name, reason: "left" });
+    for (const letter of ["a", "b"]) {
+      expect(await start(letter)).toContain("revoked, and for ever");
+      expect(await opens(token(letter))).toEqual([false, false]);
+    }
+    expect(await operatorSecrets(server.database.pool, "default", operatorId)).toBeUndefined();
+    const last = async () => (await events()).at(-1);
+    await expect.poll(last, guard).toBe("operator.settings_refused server/settings REVOKED");
   });
 });

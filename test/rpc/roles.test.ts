@@ -7,7 +7,7 @@ import { Role } from "@holdfast/api/holdfast/v1/roles_pb";
 import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { createToken, rolesOf, tokenHash } from "../../server/rpc/auth.ts";
-import { setOperatorToken } from "../../server/store/operator.ts";
+import { insertOperator } from "../../server/store/operator.ts";
 import { ensureWorkspace } from "../../server/store/workspace.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 
@@ -36,7 +36,11 @@ beforeAll(async () => {
   }
   const own = createToken("op", "other", "root");
   await ensureWorkspace(server.database.pool, "other");
-  await setOperatorToken(server.database.pool, "other", "root", tokenHash(own));
+  await insertOperator(server.database.pool, "other", {
+    operatorId: "root",
+    role: "OPERATOR",
+    secretSha256: tokenHash(own),
+  });
   tokens.set("an operator of another workspace", own);
   // The names are another workspace's, the secrets are right for this one.
   tokens.set("an operator's secret under another workspace", server.operatorToken.replace("_default_", "_other_"));

@@ -9,7 +9,7 @@ import type { Logger } from "pino";
 import { type App, startApp } from "../../server/app.ts";
 import { type Config, readConfig } from "../../server/config.ts";
 import { createToken, tokenHash } from "../../server/rpc/auth.ts";
-import { setOperatorToken } from "../../server/store/operator.ts";
+import { insertOperator } from "../../server/store/operator.ts";
 import { replaceClock, type TestClock } from "./clock.ts";
 import { createTestDatabase, type TestDatabase } from "./postgres.ts";
 
@@ -65,7 +65,11 @@ export async function startTestServer(options: TestServerOptions = {}): Promise<
       apps.push(app);
     }
     const operatorToken = createToken("op", config.workspace, "test");
-    await setOperatorToken(database.pool, config.workspace, "test", tokenHash(operatorToken));
+    await insertOperator(database.pool, config.workspace, {
+      operatorId: "test",
+      role: "OPERATOR",
+      secretSha256: tokenHash(operatorToken),
+    });
     const clients = clientsOf(apps, options.protocol ?? "connect");
     const admin = clients.adminAs(operatorToken);
     return { database, clock, apps, operatorToken, admin, ...clients, ...policyOf(admin), close };

@@ -10,7 +10,7 @@ import { type Config, readConfig } from "../../server/config.ts";
 import { createToken, tokenHash } from "../../server/rpc/auth.ts";
 import { exitCodes, StartupError } from "../../server/startup-error.ts";
 import { createCredentialCipher } from "../../server/store/credential-cipher.ts";
-import { setOperatorToken } from "../../server/store/operator.ts";
+import { insertOperator } from "../../server/store/operator.ts";
 import { ensureWorkspace } from "../../server/store/workspace.ts";
 import { startOtlpReceiver } from "../support/otlp-receiver.ts";
 import {
@@ -99,7 +99,11 @@ describe("a credential", () => {
     expect(await refusal(create({ vendorCredentialId: "another" }))).toMatchObject({ code: Code.AlreadyExists });
     const token = createToken("op", "other", "root");
     await ensureWorkspace(database.pool, "other");
-    await setOperatorToken(database.pool, "other", "root", tokenHash(token));
+    await insertOperator(database.pool, "other", {
+      operatorId: "root",
+      role: "OPERATOR",
+      secretSha256: tokenHash(token),
+    });
     expect(apps).toHaveLength(1);
     const stranger = world.server.adminAs(token);
     const mine = { vendorCredentialId: "stripe", vendor: "stripe", secret };

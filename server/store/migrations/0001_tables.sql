@@ -37,8 +37,6 @@ create table holdfast.operators (
   -- The secret before the last rotation, which opens until then.
   previous_secret_sha256 bytea,
   previous_secret_expire_time timestamptz,
-  -- The last secret that the settings of a server gave it: one that was exchanged since is not put back by a restart.
-  settings_secret_sha256 bytea,
   request_id text,
   request_sha256 bytea,
   create_time timestamptz not null,
@@ -50,7 +48,7 @@ create table holdfast.operators (
   constraint operators_id_check check (operator_id ~ '^[a-z0-9]{1,32}$'),
   constraint operators_role_check check (role in ('OPERATOR', 'AUDITOR')),
   constraint operators_secret_check check (
-    length(secret_sha256) = 32 and length(previous_secret_sha256) = 32 and length(settings_secret_sha256) = 32
+    length(secret_sha256) = 32 and length(previous_secret_sha256) = 32
     and (previous_secret_sha256 is null) = (previous_secret_expire_time is null)
   ),
   constraint operators_request_check check (
@@ -61,6 +59,17 @@ create table holdfast.operators (
 
 create unique index operators_request_idx on holdfast.operators (workspace_id, request_id)
   where request_id is not null;
+
+-- What was once an operator's secret and was replaced: the settings of a server that starts late do not put it back.
+create table holdfast.retired_operator_secrets (
+  workspace_id text not null,
+  operator_id text not null,
+  secret_sha256 bytea not null,
+  constraint retired_operator_secrets_pkey primary key (workspace_id, operator_id, secret_sha256),
+  constraint retired_operator_secrets_operator_fkey foreign key (workspace_id, operator_id)
+    references holdfast.operators (workspace_id, operator_id),
+  constraint retired_operator_secrets_secret_check check (length(secret_sha256) = 32)
+);
 
 -- A null list pins nothing; an empty allowed_endpoints list denies every endpoint.
 create table holdfast.vault_keys (
