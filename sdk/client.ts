@@ -1,16 +1,12 @@
 import { anySignal } from "./abort.ts";
-import { type Background, createBackground } from "./background.ts";
-import { type Calls, createCalls } from "./call.ts";
-import { checkSpend, createCallContext, type SpendOption } from "./context.ts";
-import { createControlPlane } from "./control-plane.ts";
+import { assemble } from "./assembly.ts";
+import { checkSpend, type SpendOption } from "./context.ts";
 import { type BillingLeaseOptions, type BillingLeaseResult, type HeldBillingLease, withBillingLease } from "./lease.ts";
 import { checkNumber, checkSignal, refuseUnknown } from "./option-check.ts";
 import { checkOptions, type HoldfastOptions } from "./options.ts";
 import { reconcile, RECONCILE_OPTIONS, type ReconcileOptions, type ReconcileReport } from "./reconcile.ts";
 import { createRetryBudget } from "./retry.ts";
-import { type Runtime, sleep, systemClock, systemRandom, systemTimers } from "./runtime.ts";
-import { createSettlements } from "./settlement.ts";
-import { authorize, type SpendRequest } from "./spend.ts";
+import { type Runtime, systemClock, systemRandom, systemTimers } from "./runtime.ts";
 import type { OnDecline } from "./stripe-call.ts";
 import { checkAllowed } from "./stripe-plan.ts";
 import { type GuardedStripe, guardStripe, type StripeLike } from "./stripe.ts";
@@ -98,30 +94,23 @@ export function createHoldfast(options: HoldfastOptions): Holdfast {
     timers: options.timers ?? systemTimers,
     random: options.random ?? systemRandom,
   };
-  const onBackgroundError = contained(options.onBackgroundError);
-  const context = createCallContext();
-  const background = createBackground(runtime, onBackgroundError);
-  const calls = createCalls({ context, background, onBackgroundError });
   const own = options.transport === undefined ? createDefaultTransport(options.baseUrl ?? "", options.tls) : undefined;
-  const controlPlane = createControlPlane({
+  const assembly = assemble({
+    ...settings,
     transport: options.transport ?? (own as NonNullable<typeof own>),
-    runtime,
-    budget: options.clock === undefined ? processBudget() : createRetryBudget(runtime.clock),
     vaultKey: options.vaultKey,
-    maxQueued: settings.maxQueued,
-    settlementsWaiting: () => background.size(),
+    runtime,
+    ...(options.clock === undefined ? {} : { budget: createRetryBudget(runtime.clock) }),
+    onBackgroundError: options.onBackgroundError,
   });
-  const settlements = createSettlements({ controlPlane, runtime, background, context, onBackgroundError, timeoutMs });
-  const authorizing = { controlPlane, runtime, context, calls, background, settlements, ...settings };
-  const authorizeSpend = (request: SpendRequest, deadline: number) => authorize(authorizing, request, deadline);
-  const shared = { ...authorizing, authorize: authorizeSpend };
+  const { background, calls, context, controlPlane } = assembly;
   let closed: Promise<void> | undefined;
   return {
     stripe(stripe, guardOptions = {}) {
       refuseUnknown("the options of stripe", guardOptions, STRIPE_OPTIONS);
       const { onDecline = "cancel", allow = [] } = guardOptions;
       if (onDecline !== "cancel" && onDecline !== "keep") throw new TypeError('onDecline must be "cancel" or "keep".');
-      return guardStripe(stripe, { ...shared, onDecline, allow: checkAllowed(allow) });
+      return guardStripe(stripe, { ...assembly, onDecline, allow: checkAllowed(allow) });
     },
     withSpend(spend, fn, { signal } = {}) {
       checkSpend(spend);
@@ -130,8 +119,8 @@ export function createHoldfast(options: HoldfastOptions): Holdfast {
       const run = () => context.spend.run(spend, fn);
       return both === undefined ? run() : context.signal.run(both, run);
     },
-    spend: (spend, what, callback, callOptions) => spendAtVendor(shared, spend, what, callback, callOptions),
-    withBillingLease: (leaseOptions, fn) => withBillingLease({ ...shared, onBackgroundError }, leaseOptions, fn),
+    spend: (spend, what, callback, callOptions) => spendAtVendor(assembly, spend, what, callback, callOptions),
+    withBillingLease: (leaseOptions, fn) => withBillingLease(assembly, leaseOptions, fn),
     async reconcile(stripe, reconcileOptions = {}) {
       refuseUnknown("the options of reconcile", reconcileOptions, RECONCILE_OPTIONS);
       calls.assertOpen();
@@ -139,9 +128,7 @@ export function createHoldfast(options: HoldfastOptions): Holdfast {
     },
     flush: (flushOptions) => background.flush(closeTimeout(flushOptions, timeoutMs)),
     close(closeOptions) {
-      closed ??= closeAll({ runtime, calls, background }, closeTimeout(closeOptions, timeoutMs)).finally(() =>
-        own?.close(),
-      );
+      closed ??= assembly.close(closeTimeout(closeOptions, timeoutMs)).finally(() => own?.close());
       return closed;
     },
   };
@@ -151,38 +138,4 @@ function closeTimeout(options: CloseOptions = {}, byDefault: number): number {
   const { timeoutMs = byDefault } = options;
   checkNumber("timeoutMs", timeoutMs, { min: 1, max: 600_000, unit: "milliseconds" });
   return timeoutMs;
-}
-
-async function closeAll(
-  { runtime, calls, background }: { readonly runtime: Runtime; readonly calls: Calls; readonly background: Background },
-  timeoutMs: number,
-): Promise<void> {
-  const deadline = runtime.clock.now() + timeoutMs;
-  const ended = new AbortController();
-  await Promise.race([calls.close(), sleep(runtime, timeoutMs, ended.signal)]);
-  ended.abort();
-  calls.abandon();
-  // The last tries get a moment even where the calls took all the time.
-  await background.close(Math.max(deadline - runtime.clock.now(), Math.min(timeoutMs, LAST_TRIES_MS)));
-}
-
-const LAST_TRIES_MS = 1_000;
-
-/** What the application's own function throws must not end what called it. */
-function contained(report: ((error: unknown) => void) | undefined): (error: unknown) => void {
-  return (error) => {
-    try {
-      report?.(error);
-    } catch {
-      // There is nobody left to tell.
-    }
-  };
-}
-
-let sharedBudget: ReturnType<typeof createRetryBudget> | undefined;
-
-/** One for all clients of the process: an outage hits them together. */
-function processBudget(): ReturnType<typeof createRetryBudget> {
-  sharedBudget ??= createRetryBudget(systemClock());
-  return sharedBudget;
 }
