@@ -1,5 +1,5 @@
 import { randomBytes } from "node:crypto";
-import type { ConnectRouter } from "@connectrpc/connect";
+import type { ConnectRouter, Transport } from "@connectrpc/connect";
 import { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
 import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import { metrics } from "@opentelemetry/api";
@@ -19,6 +19,7 @@ import { capMethods } from "./rpc/caps.ts";
 import { secured } from "./rpc/certificate-watch.ts";
 import { contradictionMethods } from "./rpc/contradictions.ts";
 import { errorInterceptor } from "./rpc/errors.ts";
+import { createInProcessTransport } from "./rpc/in-process.ts";
 import { increaseHoldMethod } from "./rpc/increase-hold.ts";
 import { killSwitchMethods } from "./rpc/kill-switches.ts";
 import { leaseAdminMethods, leaseMethods } from "./rpc/lease.ts";
@@ -70,6 +71,8 @@ export interface App {
   /** For example "http://127.0.0.1:7070". */
   readonly url: string;
   readonly port: number;
+  /** The same RPCs without a socket, authenticated like any other call. Open until the server is closed. */
+  readonly inProcess: Transport;
   /** Readiness off, drain, flush the queues, close. Never rejects; a second call waits for the first. */
   close(): Promise<void>;
 }
@@ -132,10 +135,7 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
       },
     });
     closers.push(() => sweep.stop());
-    const listener = await startListener({
-      host: config.host,
-      port: config.port,
-      ...(tls === undefined ? {} : { tls }),
+    const rpc = {
       routes: routesOf(pool, {
         authorizations,
         commits,
@@ -148,6 +148,13 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
       interceptors: [traceInterceptor(), errorInterceptor(log), principalInterceptor(), validationInterceptor()],
       requestGate: traceGate(authGate({ lookupToken: ownersOf(refusing(pool), config), log })),
       log,
+    };
+    const inProcess = createInProcessTransport(rpc);
+    const listener = await startListener({
+      host: config.host,
+      port: config.port,
+      ...(tls === undefined ? {} : { tls }),
+      ...rpc,
     });
     closers.push(async () => {
       health.close();
@@ -155,7 +162,7 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     });
     health.setServing(true);
     log.info({ url: listener.url }, "serving");
-    return { url: listener.url, port: listener.port, close };
+    return { url: listener.url, port: listener.port, inProcess, close };
   } catch (error) {
     await close();
     throw error;

@@ -67,7 +67,8 @@ export function createDispatcher(options: DispatchOptions): Dispatcher {
   };
 }
 
-function createHandlers(options: DispatchOptions): ReadonlyMap<string, UniversalHandler> {
+/** The handler of every RPC, by its path. */
+export function createHandlers(options: DispatchOptions): ReadonlyMap<string, UniversalHandler> {
   const { limits } = options;
   const router = createConnectRouter({
     interceptors: [readInterceptor, ...options.interceptors],
@@ -115,7 +116,7 @@ function perMethod(router: ConnectRouter, { limits, log }: DispatchOptions): Con
 }
 
 /** A call without a deadline gets the longest one, so that nothing waits for ever for a caller that has gone. */
-function applyDeadline(headers: Headers, timeoutMs: number): void {
+export function applyDeadline(headers: Headers, timeoutMs: number): void {
   const grpc = headers.get("content-type")?.startsWith("application/grpc") ?? false;
   const name = grpc ? "grpc-timeout" : "connect-timeout-ms";
   if (!headers.has(name)) headers.set(name, grpc ? `${timeoutMs}m` : `${timeoutMs}`);

@@ -1,5 +1,5 @@
 import { create } from "@bufbuild/protobuf";
-import type { ConnectRouter, HandlerContext, Interceptor, ServiceImpl } from "@connectrpc/connect";
+import type { ConnectRouter, HandlerContext, Interceptor, ServiceImpl, Transport } from "@connectrpc/connect";
 import { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
 import { AuthorizationState, Disposition } from "@holdfast/api/holdfast/v1/spend_pb";
 import {
@@ -9,6 +9,7 @@ import {
 } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import { authGate, createToken, principalInterceptor, type TokenKind, tokenHash } from "@holdfast/server/rpc/auth";
 import { errorInterceptor } from "@holdfast/server/rpc/errors";
+import { createInProcessTransport } from "@holdfast/server/rpc/in-process";
 import { type Listener, startListener } from "@holdfast/server/rpc/listener";
 import type { ListenerLimits } from "@holdfast/server/rpc/listener-limits";
 import type { TlsSettings } from "@holdfast/server/rpc/listener-tls";
@@ -19,6 +20,8 @@ import { validationInterceptor } from "@holdfast/server/rpc/validate";
 type SpendControl = Partial<ServiceImpl<typeof SpendControlService>>;
 
 export interface StubServer extends Listener {
+  /** The same RPCs without a socket. */
+  readonly inProcess: Transport;
   readonly health: HealthSwitch;
   readonly vaultKeyToken: string;
   readonly operatorToken: string;
@@ -56,11 +59,8 @@ export async function startStubServer(
   const health = createHealth([SpendControlService, AdminService]);
   health.setServing(true);
   const reflection = createReflection([SpendControlService, AdminService]);
-  const listener = await startListener({
-    host: "127.0.0.1",
-    port: 0,
+  const rpc = {
     log,
-    ...(options.tls === undefined ? {} : { tls: options.tls }),
     ...(options.limits === undefined ? {} : { limits: options.limits }),
     requestGate: traceGate(
       authGate({
@@ -89,8 +89,22 @@ export async function startStubServer(
       router.service(SpendControlService, { ...stubSpend, ...options.spend });
       router.service(AdminService, { listCaps: () => ({}) });
     },
+  };
+  const listener = await startListener({
+    host: "127.0.0.1",
+    port: 0,
+    ...rpc,
+    ...(options.tls === undefined ? {} : { tls: options.tls }),
   });
-  return { ...listener, health, vaultKeyToken, operatorToken, defects, handled: () => handled };
+  return {
+    ...listener,
+    inProcess: createInProcessTransport(rpc),
+    health,
+    vaultKeyToken,
+    operatorToken,
+    defects,
+    handled: () => handled,
+  };
 }
 
 const stubSpend: SpendControl = {
