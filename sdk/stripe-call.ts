@@ -1,5 +1,5 @@
 import { type Authorization, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
-import type { SpendOption } from "./context.ts";
+import type { LeaseGuard, SpendOption } from "./context.ts";
 import type { ControlPlane } from "./control-plane.ts";
 import { SpendAlreadyCommittedError, SpendIdentityMissingError, SpendUnsupportedError } from "./errors.ts";
 import type { DecimalMoney } from "./money.ts";
@@ -23,6 +23,8 @@ export interface StripeCall {
   readonly authorize: (request: SpendRequest, deadline: number) => Promise<Decision>;
   /** The spend the application named for this call, if it named one. */
   readonly spend: SpendOption | undefined;
+  /** The billing lease that the application makes the call under. */
+  readonly lease: LeaseGuard | undefined;
   readonly method: "POST" | "DELETE";
   /** Path template with its method, for example "POST /v1/invoices/:id/pay". */
   readonly endpoint: string;

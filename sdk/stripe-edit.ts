@@ -37,7 +37,9 @@ export async function payByEdit(call: StripeCall, plan: EditPlan): Promise<Strip
   }
   const held = heldMoney(bound, call.spend?.upTo ?? { currency: "", amount: "0" });
   const wanted = await wantedMoney(call, family, reference);
-  if (wanted !== undefined) await holdAtLeast(call, bound.name, held, wanted);
+  if (wanted !== undefined) {
+    await holdAtLeast(call, { authorization: bound.name, attemptId: "", lease: call.lease }, held, wanted);
+  }
   const answer = await call.passOn();
   if (answer.status >= 200 && answer.status <= 299) await checkAfter(call, family, bound, reference, answer);
   return answer;
@@ -83,7 +85,7 @@ async function checkAfter(
   const total = judge(family, object).kind === "open" ? totalOf(family, object) : undefined;
   if (total === undefined) return;
   try {
-    await holdAtLeast(call, bound.name, heldMoney(bound, total), total);
+    await holdAtLeast(call, { authorization: bound.name, attemptId: "" }, heldMoney(bound, total), total);
   } catch (error) {
     await stop(call, family, bound, object);
     throw error;

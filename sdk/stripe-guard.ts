@@ -134,6 +134,7 @@ function callOf(
   return {
     ...settings,
     spend: scope?.spend ?? settings.context.spend.getStore(),
+    lease: settings.context.lease.getStore(),
     method: wire.method as "POST" | "DELETE",
     endpoint,
     path: route.path,

@@ -1,7 +1,8 @@
 import { Disposition } from "@holdfast/api/holdfast/v1/spend_pb";
 import type { IncreaseHoldResponse } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import { denialFigures } from "./convert.ts";
-import { SpendDeniedError } from "./errors.ts";
+import type { LeaseGuard } from "./context.ts";
+import { HoldfastRefusedError, SpendDeniedError } from "./errors.ts";
 import { type DecimalMoney, toStripeAmount, moneyFrom } from "./money.ts";
 import { translateFailure } from "./refusal.ts";
 import type { Grant } from "./spend.ts";
@@ -13,13 +14,23 @@ import { text } from "./stripe-object.ts";
 
 const ASK_MIN_MS = 2_000;
 
+/** Whose hold is raised, and in whose name. */
+export interface Raising {
+  readonly authorization: string;
+  /** Empty where the bound object is changed without an attempt. */
+  readonly attemptId: string;
+  /** Of who is about to ask the vendor for more. What the vendor has made dearer already is held for whoever says so. */
+  readonly lease?: LeaseGuard | undefined;
+}
+
 /**
  * Makes an authorization hold at least `money`, before the vendor is asked for so much. Throws a SpendDeniedError if
- * the caps have no room for the difference; nothing may be raised at the vendor then.
+ * the caps have no room for the difference or the lease is over; nothing may be raised at the vendor then. Throws a
+ * HoldfastRefusedError where another attempt has superseded this one: see `isSuperseded`.
  */
 export async function holdAtLeast(
   call: StripeCall,
-  authorization: string,
+  { authorization, attemptId, lease }: Raising,
   held: DecimalMoney,
   money: DecimalMoney,
 ): Promise<void> {
@@ -28,7 +39,15 @@ export async function holdAtLeast(
   const deadline = Math.max(call.deadline, call.runtime.clock.now() + ASK_MIN_MS);
   let response: IncreaseHoldResponse;
   try {
-    response = await call.controlPlane.increaseHold({ authorization, amount: { ...money } }, deadline);
+    response = await call.controlPlane.increaseHold(
+      {
+        authorization,
+        amount: { ...money },
+        attemptId,
+        ...(lease === undefined ? {} : { leaseFence: lease.fence }),
+      },
+      deadline,
+    );
   } catch (error) {
     throw translateFailure(error, "whether more may be held", { spend: call.spend, authorization });
   }
@@ -42,17 +61,27 @@ export async function holdAtLeast(
   });
 }
 
-/** Like `holdAtLeast`; a denied raise leaves the object as it was: it is followed again, and the caller gets the denial. */
+/** Whether a hold was not raised because another attempt is at the spend: what becomes of its object is that one's. */
+export function isSuperseded(error: unknown): boolean {
+  return error instanceof HoldfastRefusedError && error.reason === "ATTEMPT_SUPERSEDED";
+}
+
+/**
+ * Like `holdAtLeast`; a denied raise leaves the object as it was: it is followed again, and the caller gets the denial.
+ * False where another attempt has superseded this one.
+ */
 export async function holdOrFollowAgain(
   call: StripeCall,
   grant: Grant,
   held: DecimalMoney,
   money: DecimalMoney,
   state: string,
-): Promise<void> {
+): Promise<boolean> {
   try {
-    await holdAtLeast(call, grant.authorization, held, money);
+    await holdAtLeast(call, grant, held, money);
+    return true;
   } catch (error) {
+    if (isSuperseded(error)) return false;
     await followAgain(call, grant, state);
     throw error;
   }

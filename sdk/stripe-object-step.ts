@@ -12,7 +12,7 @@ import {
   type StripeCall,
   stringField,
 } from "./stripe-call.ts";
-import { holdAtLeast, holdOrFollowAgain, totalOf } from "./stripe-hold.ts";
+import { holdAtLeast, holdOrFollowAgain, isSuperseded, totalOf } from "./stripe-hold.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
 import { carryThrough, newFlow } from "./stripe-payment-intent.ts";
 import { FAMILIES, minor, type ObjectFamily, text } from "./stripe-object.ts";
@@ -100,7 +100,8 @@ async function confirm(call: GuardedCall, grant: Grant, held: DecimalMoney): Pro
   if (isRecord(intent.body)) {
     const amount = asked === undefined ? minor(intent.body, "amount") : BigInt(asked);
     const money = amount === undefined ? undefined : moneyFrom(amount, text(intent.body, "currency"));
-    if (money !== undefined) await holdOrFollowAgain(call, grant, held, money, stringField(intent.body, "status"));
+    const status = stringField(intent.body, "status");
+    if (money !== undefined && !(await holdOrFollowAgain(call, grant, held, money, status))) return undefined;
   }
   return carryThrough({ ...newFlow(call, grant, "confirmed"), ownConfirmation: true });
 }
@@ -127,9 +128,8 @@ async function takeStep(step: StepAt): Promise<StripeAnswer | undefined> {
   // It was finished meanwhile, by the customer or by a request whose answer was lost.
   if (verdict.kind === "charged" || verdict.kind === "gone") return finished(step, before);
   const wanted = wantedMoney(step, before);
-  if (wanted !== undefined) {
-    await holdOrFollowAgain(call, grant, step.held, wanted, stringField(before.body, "status"));
-  }
+  const status = stringField(before.body, "status");
+  if (wanted !== undefined && !(await holdOrFollowAgain(call, grant, step.held, wanted, status))) return undefined;
   const result = await sendNumbered(step);
   if (result.outcome === "too_late") {
     await call.settlements.reportUnknown(grant, `the hold ran out before the step ${step.name}`);
@@ -275,8 +275,9 @@ async function coverTotal(step: StepAt, object: StripeAnswer): Promise<void> {
   const total = step.name === "finalize" && judge(family, object).kind === "open" ? totalOf(family, object) : undefined;
   if (total === undefined) return;
   try {
-    await holdAtLeast(call, grant.authorization, step.held, total);
+    await holdAtLeast(call, { ...grant, lease: undefined }, step.held, total);
   } catch (error) {
+    if (isSuperseded(error)) return;
     if (await endObject(call, grant, family, object)) {
       await call.settlements.void(grant, { evidence: "tombstone", vendorReference: reference });
     } else await followed(step);

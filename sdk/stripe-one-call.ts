@@ -19,7 +19,7 @@ import {
   type StripeCall,
   stringField,
 } from "./stripe-call.ts";
-import { holdAtLeast, totalOf } from "./stripe-hold.ts";
+import { holdAtLeast, isSuperseded, totalOf } from "./stripe-hold.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
 import { FAMILIES, type ObjectFamily } from "./stripe-object.ts";
 import type { OneCallPlan } from "./stripe-plan.ts";
@@ -221,8 +221,9 @@ async function coverTotal(call: GuardedCall, grant: Grant, family: ObjectFamily,
   if (total === undefined || judge(family, answer).kind !== "open") return;
   const id = stringField(answer.body, "id");
   try {
-    await holdAtLeast(call, grant.authorization, call.money, total);
+    await holdAtLeast(call, { ...grant, lease: undefined }, call.money, total);
   } catch (error) {
+    if (isSuperseded(error)) return;
     if (await endObject(call, grant, family, answer)) {
       await bind(call, grant, id, "ended").catch(() => undefined);
       await call.settlements.void(grant, { evidence: "tombstone", vendorReference: id });

@@ -242,7 +242,8 @@ async function confirm(flow: IntentFlow, intent: Intent): Promise<Next> {
   const asked = intent.amount === undefined ? undefined : moneyFrom(intent.amount, intent.currency);
   if (asked !== undefined && flow.ownConfirmation !== true) {
     // It may have been made dearer since it was created.
-    await holdOrFollowAgain(call, { ...grant, vendorReference: intent.id }, call.money, asked, intent.status);
+    const own = { ...grant, vendorReference: intent.id };
+    if (!(await holdOrFollowAgain(call, own, call.money, asked, intent.status))) return { kind: "superseded" };
   }
   // Only where a declined object is kept does a later call bring another card; elsewhere the same request is repeated,
   // so that a decline of an earlier attempt comes back as it was.

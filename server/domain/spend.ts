@@ -101,6 +101,9 @@ export interface IncreaseCommand {
   readonly authorization: AuthorizationId;
   /** The new total. */
   readonly amount: Money;
+  /** Empty where a bound object is changed without an attempt. */
+  readonly attemptId: string;
+  readonly fence: LeaseFence | undefined;
   readonly traceId: string;
 }
 

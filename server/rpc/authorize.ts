@@ -12,6 +12,7 @@ import {
   authorizationMessage,
   directionFrom,
   dispositionOf,
+  leaseFenceFrom,
   millisecondsFrom,
   moneyFrom,
   settlementFrom,
@@ -57,15 +58,7 @@ export function authorizeCommand(
     bodyFingerprint: request.bodyFingerprint,
     retryAfterGeneration: request.retryAfterGeneration,
     continueVendorReference: request.continueVendorReference,
-    fence:
-      leaseFence === undefined
-        ? undefined
-        : {
-            lease: leaseFence.lease,
-            billingPeriod: leaseFence.billingPeriod,
-            holderId: leaseFence.holderId,
-            fencingToken: leaseFence.fencingToken,
-          },
+    fence: leaseFence && leaseFenceFrom(leaseFence),
     traceId,
   };
 }

@@ -8,6 +8,7 @@ import {
   DenialRule,
   Direction,
   Disposition,
+  type LeaseFence,
   type Reconciliation as ReconciliationMessage,
   ReconciliationFinding,
   ReconciliationSchema,
@@ -200,6 +201,10 @@ function reconciliationMessage(reconciliation: domain.Reconciliation): Reconcili
     ...(nextTime === undefined ? {} : { nextTime: timestampMessage(nextTime) }),
     ...(absentSinceTime === undefined ? {} : { absentSinceTime: timestampMessage(absentSinceTime) }),
   });
+}
+
+export function leaseFenceFrom({ lease, billingPeriod, holderId, fencingToken }: LeaseFence): domain.LeaseFence {
+  return { lease, billingPeriod, holderId, fencingToken };
 }
 
 function keyOf<Key extends string, Value>(table: Readonly<Record<Key, Value>>, value: Value): Key | undefined {

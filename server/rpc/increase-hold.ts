@@ -12,7 +12,7 @@ import { type Authorization, type IncreaseDecision, parseAuthorizationName } fro
 import type { Database } from "../store/database.ts";
 import { increaseHold } from "../store/increase-hold.ts";
 import { principalOf } from "./auth.ts";
-import { authorizationMessage, dispositionOf, moneyFrom } from "./convert.ts";
+import { authorizationMessage, dispositionOf, leaseFenceFrom, moneyFrom } from "./convert.ts";
 import { denialOf } from "./denial.ts";
 import { requireSettled } from "./settle.ts";
 import { currentTraceId } from "./trace.ts";
@@ -27,6 +27,8 @@ export function increaseHoldMethod(database: Database): Pick<ServiceImpl<typeof 
         vaultKeyId: id,
         authorization: parseAuthorizationName(request.authorization, "authorization"),
         amount,
+        attemptId: request.attemptId,
+        fence: request.leaseFence && leaseFenceFrom(request.leaseFence),
         traceId: currentTraceId() ?? "",
       });
       return responseTo(amount, decision);

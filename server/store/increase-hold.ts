@@ -9,8 +9,8 @@ const increaseStatement = statement(
   "increase_hold",
   `select f.error_reason, f.rule, ${capFiguresColumns}, f.kill_switch, f.kill_switch_target,
      ${authorizationColumns("(f.authorization_row)")}
-   from holdfast.increase_hold($1::text, $2::text, $3::integer, $4::text, $5::bigint, $6::text,
-     holdfast.where_granting($7::text)) as f`,
+   from holdfast.increase_hold($1::text, $2::text, $3::integer, $4::text, $5::bigint, $6::text, $7::text,
+     $8::text, $9::text, $10::text, $11::bigint, holdfast.where_granting($12::text)) as f`,
 );
 
 interface IncreaseRow extends AuthorizationRow, CapFiguresRow, EngagedRow {
@@ -24,6 +24,7 @@ export async function increaseHold(
   workspace: string,
   command: IncreaseCommand,
 ): Promise<IncreaseDecision> {
+  const { fence } = command;
   const [row] = await run<IncreaseRow>(database, increaseStatement, [
     workspace,
     command.authorization.spendKey,
@@ -31,6 +32,11 @@ export async function increaseHold(
     command.vaultKeyId,
     command.amount.micros,
     command.amount.currency,
+    command.attemptId,
+    fence?.lease ?? null,
+    fence?.billingPeriod ?? null,
+    fence?.holderId ?? null,
+    fence?.fencingToken ?? null,
     command.traceId,
   ]);
   if (row === undefined) throw new Error("increase_hold returned no row");

@@ -639,7 +639,7 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.in_doubt_since(p_row authorizations, p_now timestamp with time zone) returns timestamp with time zone
 
--- function holdfast.increase_hold(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_amount_micros bigint, p_currency text, p_trace_id text) returns TABLE(error_reason text, rule text, cap_id text, window_label text, window_start timestamp with time zone, window_end timestamp with time zone, cap_limit bigint, cap_committed numeric, cap_held numeric, cap_currency text, kill_switch text, kill_switch_target text, authorization_row authorizations)
+-- function holdfast.increase_hold(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_amount_micros bigint, p_currency text, p_attempt_id text, p_lease text, p_lease_period text, p_holder_id text, p_fencing_token bigint, p_trace_id text) returns TABLE(error_reason text, rule text, cap_id text, window_label text, window_start timestamp with time zone, window_end timestamp with time zone, cap_limit bigint, cap_committed numeric, cap_held numeric, cap_currency text, kill_switch text, kill_switch_target text, authorization_row authorizations)
 
 -- function holdfast.instance_problem() returns text
 

@@ -164,7 +164,14 @@ function follow(chance: Chance, request: Authorize, settling: Settling): Command
   });
   const unsent = { evidence: "NEVER_SENT", vendorStatus: 0, replayed: false, reference: "" } as const;
   const voided: Command = { op: "void", ...settling, attempt, ...unsent };
-  const raise: Command = { op: "increase", ...settling, currency: request.currency, amount: 2n * amount };
+  const raise: Command = {
+    op: "increase",
+    ...settling,
+    attempt,
+    fence: null,
+    currency: request.currency,
+    amount: 2n * amount,
+  };
   switch (chance.pick(["commit", "less", "more", "void", "raise", "report", "second", "late", "nothing"])) {
     case "commit":
       return [commit(amount, reference)];

@@ -132,6 +132,9 @@ export interface Bind extends Settling {
 export interface Increase extends Settling {
   readonly op: "increase";
   readonly key: string;
+  /** Empty where the bound object is changed without an attempt. */
+  readonly attempt: string;
+  readonly fence: Fence | null;
   readonly currency: string;
   readonly amount: bigint;
 }

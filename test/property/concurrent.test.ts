@@ -145,7 +145,7 @@ function follow(
     case "report":
       return { op: "reportUnknown", ...settling, attempt };
     case "raise":
-      return { op: "increase", ...settling, currency: "usd", amount: 2n * request.amount };
+      return { op: "increase", ...settling, attempt, fence: null, currency: "usd", amount: 2n * request.amount };
     case "repeat":
       return request;
     case "nothing":

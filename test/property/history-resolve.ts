@@ -297,6 +297,8 @@ function resolveSettle(world: World, step: SettleStep): Command | null {
         generation,
         currency,
         amount: raisedTotal(world, target, action.amount),
+        attempt: action.byObject ? "" : attempt,
+        fence: resolveFence(world, action.fence),
       };
     }
     case "bind": {

@@ -75,7 +75,13 @@ export type Action =
       readonly reference: Reference;
     }
   | { readonly kind: "reportUnknown" }
-  | { readonly kind: "increase"; readonly amount: Raise }
+  | {
+      readonly kind: "increase";
+      readonly amount: Raise;
+      /** Without an attempt, as who changes the bound object. */
+      readonly byObject: boolean;
+      readonly fence: AuthorizeStep["fence"];
+    }
   | { readonly kind: "report"; readonly finding: Finding; readonly reference: Reference | "none" }
   | { readonly kind: "resolve"; readonly amount: CommittedAmount | "voided"; readonly reference: Reference | "none" }
   | {
@@ -266,6 +272,8 @@ const action: fc.Arbitrary<Action> = fc.oneof(
         hold: small(3),
         delta: fc.constantFrom(-1n, 0n, 1n, dollar),
       }),
+      byObject: mostly(false, true),
+      fence: often<AuthorizeStep["fence"]>("none", "current", "stale", "other"),
     }),
   },
   {

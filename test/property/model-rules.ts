@@ -32,6 +32,7 @@ export const rules: Rules = {
     live.reference === request.continueReference &&
     (live.state === "IN_DOUBT" || live.vendorState !== "" || !holdRuns(live, now)),
   raise,
+  mayRaise: (generation, { attempt }) => attempt === generation.attempt || (attempt === "" && generation.bound),
   mayFollow: (voided, request) =>
     voided.evidence === "NEVER_SENT" ||
     voided.evidence === "NOT_EXECUTED" ||

@@ -193,15 +193,22 @@ export function increase(world: World, request: Increase): Answer {
   const found = settled(world, request);
   if (isAnswer(found)) return found;
   if (!isLive(found)) return { error: terminalReason(found) };
+  if (!world.rules.mayRaise(found, request)) return { error: "ATTEMPT_SUPERSEDED" };
   if (found.currency !== request.currency) return { error: "SPEND_MISMATCH" };
   if (request.amount > found.held) {
     const key = world.keys.get(found.key);
     const rule =
-      key === undefined ? "VAULT_KEY_REVOKED" : world.rules.denies(world, key, { ...found, amount: request.amount });
+      (key === undefined
+        ? "VAULT_KEY_REVOKED"
+        : world.rules.denies(world, key, { ...found, amount: request.amount })) ?? staleFence(world, request);
     const denied = rule === null ? world.rules.raise(world, found, request.amount) : denial(rule);
     if (denied !== null) return { ...shown(found), ...denied, name: shown(found)["name"] ?? null };
   }
   return { ...shown(found), disposition: "GRANTED" };
+}
+
+function staleFence(world: World, { fence }: Increase): string | null {
+  return fence === null || world.rules.fenceHolds(world.leases, fence, world.now) ? null : "FENCING_TOKEN";
 }
 
 export function terminalReason(generation: Generation): string {

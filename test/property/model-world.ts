@@ -3,6 +3,7 @@ import type {
   Answer,
   Authorize,
   CreateCap,
+  Increase,
   Direction,
   Evidence,
   Fence,
@@ -94,6 +95,8 @@ export interface Rules {
   fenceHolds(leases: Leases, fence: Fence, now: number): boolean;
   /** What a request may do with a generation whose hold is not running any more. */
   takeover(live: Generation, request: Authorize, now: number): "CONTINUE" | "START_ANEW" | "IN_DOUBT";
+  /** Whether who asks for more holds the spend, or changes the bound object without an attempt. */
+  mayRaise(generation: Generation, request: Increase): boolean;
   /** Takes what an increase adds from every counter of the generation, or from none and says what denied. */
   raise(world: World, generation: Generation, total: bigint): Answer | null;
   /** Whether a request goes on with the bound object that it names. */

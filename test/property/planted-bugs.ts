@@ -313,6 +313,10 @@ export const plantedBugs: Readonly<Record<string, Rules>> = {
     differences: (live, request) =>
       rules.differences(live, { ...request, direction: live.direction, refundOf: live.refundOf }),
   },
+  "an attempt that another one has superseded holds more": {
+    ...rules,
+    mayRaise: () => true,
+  },
   "an increase asks no cap": {
     ...rules,
     raise: (world, generation, total) => rules.raise({ ...world, caps: new Map() }, generation, total),

@@ -17,6 +17,7 @@ import {
   DenialRule,
   Direction,
   Disposition,
+  type LeaseFenceSchema,
   ReconciliationFinding,
   type RequestError,
   Settlement,
@@ -29,7 +30,7 @@ import {
   type CommitSpendRequestSchema,
   LeaseAnswer,
 } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
-import type { Answer, Authorize, Commit, CreateCap, CreateVaultKey, Identity, SwitchTarget } from "./command.ts";
+import type { Answer, Authorize, Commit, CreateCap, CreateVaultKey, Fence, Identity, SwitchTarget } from "./command.ts";
 import { isCalendar } from "./model-window.ts";
 import { authorizationName } from "./model-world.ts";
 
@@ -52,8 +53,13 @@ const nameOf = (names: Readonly<Record<string, number>>, value: number): string 
   Object.keys(names).find((name) => names[name] === value) ?? `unknown ${value}`;
 const text = (value: string): string | null => (value === "" ? null : value);
 
+export function leaseFence(fence: Fence | null): { leaseFence?: MessageInitShape<typeof LeaseFenceSchema> } {
+  if (fence === null) return {};
+  const { lease, period, holder, token } = fence;
+  return { leaseFence: { lease, billingPeriod: period, holderId: holder, fencingToken: token } };
+}
+
 export function authorizeMessage(request: Authorize): MessageInitShape<typeof AuthorizeSpendRequestSchema> {
-  const { fence } = request;
   return {
     spend: {
       customerId: request.customer,
@@ -71,16 +77,7 @@ export function authorizeMessage(request: Authorize): MessageInitShape<typeof Au
     holdDuration: durationFromMs(request.holdMs),
     retryAfterGeneration: request.retryAfterGeneration,
     continueVendorReference: request.continueReference,
-    ...(fence === null
-      ? {}
-      : {
-          leaseFence: {
-            lease: fence.lease,
-            billingPeriod: fence.period,
-            holderId: fence.holder,
-            fencingToken: fence.token,
-          },
-        }),
+    ...leaseFence(request.fence),
     vendorAccount: request.vendorAccount,
     bodyFingerprint: request.fingerprint,
     dryRun: request.dryRun,

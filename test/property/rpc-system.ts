@@ -17,6 +17,7 @@ import {
   denialAnswer,
   leaseAnswer,
   leaseAnswerName,
+  leaseFence,
   money,
   refusalAnswer,
   usageAnswer,
@@ -191,7 +192,12 @@ async function spend(client: Spending, as: (key: string | null) => Headers, comm
       return authorizationAnswer((await client.reportUnknown(request, as(command.key))).authorization);
     }
     case "increase": {
-      const request = { authorization: authorizationOf(command), amount: money(command.currency, command.amount) };
+      const request = {
+        authorization: authorizationOf(command),
+        amount: money(command.currency, command.amount),
+        attemptId: command.attempt,
+        ...leaseFence(command.fence),
+      };
       const response = await client.increaseHold(request, as(command.key));
       return { ...authorizationAnswer(response.authorization), ...denialAnswer(response) };
     }

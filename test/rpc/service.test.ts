@@ -366,17 +366,19 @@ describe("an increase", () => {
   test("is granted with the new total, repeated, and denied with every figure of what is missing", async () => {
     const client = server.spend(await server.vaultKey("raising"));
     await server.cap("raising", "15", { scope: { vaultKey: "vaultKeys/raising" } });
-    const { name, heldAmount } = await grant(asks(), client);
+    const request = asks();
+    const { attemptId = "" } = request;
+    const { name, heldAmount } = await grant(request, client);
     expect(heldAmount).toMatchObject(usd("10"));
     for (const amount of ["14", "14", "12"]) {
-      const granted = await client.increaseHold({ authorization: name, amount: usd(amount) });
+      const granted = await client.increaseHold({ authorization: name, attemptId, amount: usd(amount) });
       expect(granted).toMatchObject({
         disposition: Disposition.GRANTED,
         authorization: { name, heldAmount: usd("14"), spend: { amount: usd("10") } },
       });
       expect(granted.denial).toBeUndefined();
     }
-    const denied = await client.increaseHold({ authorization: name, amount: usd("17.50") });
+    const denied = await client.increaseHold({ authorization: name, attemptId, amount: usd("17.50") });
     expect(denied).toMatchObject({
       disposition: Disposition.DENIED,
       authorization: { name, heldAmount: usd("14") },
@@ -391,7 +393,7 @@ describe("an increase", () => {
       },
     });
     await server.admin.revokeVaultKey({ name: "vaultKeys/raising" });
-    const revoked = await client.increaseHold({ authorization: name, amount: usd("15") });
+    const revoked = await client.increaseHold({ authorization: name, attemptId, amount: usd("15") });
     expect(revoked).toMatchObject({
       disposition: Disposition.DENIED,
       denial: { rule: DenialRule.VAULT_KEY_REVOKED },
@@ -399,9 +401,11 @@ describe("an increase", () => {
   });
 
   test("is refused in another currency, without an amount, and once the spend is settled", async () => {
-    const { name } = await grant();
+    const request = asks();
+    const { attemptId = "" } = request;
+    const { name } = await grant(request);
     const eur = { currency: "eur", amount: "12" };
-    expect(await refusal(spends.increaseHold({ authorization: name, amount: eur }))).toMatchObject({
+    expect(await refusal(spends.increaseHold({ authorization: name, attemptId, amount: eur }))).toMatchObject({
       code: Code.FailedPrecondition,
       reason: "SPEND_MISMATCH",
       metadata: { fields: "amount.currency" },

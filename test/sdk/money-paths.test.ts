@@ -1,7 +1,9 @@
+import { Code } from "@connectrpc/connect";
 import { AuthorizationState, Direction, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
 import { SpendDeniedError, SpendIdentityMissingError, SpendUnsupportedError } from "@holdfast/sdk";
 import Stripe from "stripe";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { failure } from "../support/fake-control-plane.ts";
 import { CHARGE, idOf, PAYMENT, rejection, SPEND, startWorld, type World } from "./setup.ts";
 
 let world: World;
@@ -249,6 +251,15 @@ describe("a page on which somebody pays", () => {
     const sessions = (await world.plain.checkout.sessions.list()).data;
     expect(sessions.map(({ status }) => status)).toEqual(["expired"]);
     expect(world.plane.authorization().state).toBe(AuthorizationState.VOIDED);
+  });
+
+  it("is not ended by a call that another one has superseded: the object is that one's now", async () => {
+    world.plane.intercept = (rpc) => {
+      if (rpc === "increaseHold" || rpc === "bind") throw failure(Code.FailedPrecondition, "ATTEMPT_SUPERSEDED");
+    };
+    await open({ line_items: [{ ...line_items[0], quantity: 2 }] }).catch(() => undefined);
+    expect((await world.plain.checkout.sessions.list()).data.map(({ status }) => status)).toEqual(["open"]);
+    expect(world.plane.names()).not.toContain("void");
   });
 
   it("is a link with a limit, held as a whole until it is switched off", async () => {

@@ -1,7 +1,15 @@
+import { Code } from "@connectrpc/connect";
 import { AuthorizationState, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
-import { SpendAlreadyFailedError, SpendDeniedError, SpendIdentityMissingError, SpendInDoubtError } from "@holdfast/sdk";
+import {
+  SpendAlreadyFailedError,
+  SpendDeniedError,
+  SpendIdentityMissingError,
+  SpendInDoubtError,
+  SpendInProgressError,
+} from "@holdfast/sdk";
 import Stripe from "stripe";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { failure } from "../support/fake-control-plane.ts";
 import { CHARGE, idOf, PAYMENT, rejection, SPEND, startWorld, type World } from "./setup.ts";
 
 let world: World;
@@ -118,6 +126,34 @@ describe("an authorization that is raised", () => {
     expect((await world.plain.paymentIntents.retrieve(intent.id)).amount).toBe(4900);
     await world.stripe().paymentIntents.capture(intent.id);
     expect(moved()).toEqual(["capture 4900"]);
+  });
+
+  it("is raised in the name of its attempt and of the lease that the call is made under", async () => {
+    const intent = await authorizeCard();
+    const holdfast = world.holdfast();
+    const stripe = holdfast.stripe(world.plain);
+    await holdfast.withBillingLease({ lease: "nightly", billingPeriod: "2026-11" }, async ({ fencingToken }) => {
+      await stripe.paymentIntents.incrementAuthorization(intent.id, { amount: 6000 });
+      // An update of the object takes no attempt; here Stripe refuses it afterwards.
+      await rejection(stripe.paymentIntents.update(intent.id, { amount: 7000 }));
+      const asked = world.plane.calls.filter(({ rpc }) => rpc === "increaseHold").map(({ request }) => request);
+      const attemptId: unknown = expect.stringMatching(/^[0-9a-f]{32}$/);
+      const leaseFence = { fencingToken };
+      expect(asked).toMatchObject([
+        { attemptId, leaseFence },
+        { attemptId: "", leaseFence },
+      ]);
+    });
+  });
+
+  it("is not raised by a call that another one has superseded", async () => {
+    const intent = await authorizeCard();
+    world.plane.intercept = (rpc) => {
+      if (rpc === "increaseHold") throw failure(Code.FailedPrecondition, "ATTEMPT_SUPERSEDED");
+    };
+    const raised = world.stripe().paymentIntents.incrementAuthorization(intent.id, { amount: 6000 });
+    expect(await rejection(raised)).toBeInstanceOf(SpendInProgressError);
+    expect((await world.plain.paymentIntents.retrieve(intent.id)).amount).toBe(4900);
   });
 
   it("is raised once through a lost answer, and to a second total after that", async () => {

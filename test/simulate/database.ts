@@ -126,11 +126,13 @@ const statements: Readonly<Record<string, Statement>> = {
     executed(answer);
     return [settledRow(answer, found)];
   },
-  increase_hold(context, [, key, generation, vaultKey, amount, currency], executed) {
+  increase_hold(context, [, key, generation, vaultKey, amount, currency, attempt], executed) {
     const found = find(context, key, generation);
     const [answer = { error: "INTERNAL" }] = context.model.apply({
       op: "increase",
       key: String(vaultKey),
+      attempt: String(attempt),
+      fence: null,
       spend: identityOf(found),
       generation: Number(generation),
       amount: amount as bigint,

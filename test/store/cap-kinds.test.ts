@@ -1,6 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { getCapUsage } from "../../server/store/cap.ts";
-import { increaseHold } from "../../server/store/increase-hold.ts";
 import { authorizeBatch, voidSpend } from "../../server/store/spend.ts";
 import { replaceClock, type TestClock } from "../support/clock.ts";
 import { type Asked, asks, type Granting, micros, openGranting, usd } from "../support/granting.ts";
@@ -46,8 +45,7 @@ async function voidOne(held: Awaited<ReturnType<Granting["grant"]>>): Promise<vo
 }
 
 async function raise(held: Awaited<ReturnType<Granting["grant"]>>, amount: string) {
-  const command = { vaultKeyId: "main", authorization: held, amount: usd(amount), traceId: "" };
-  return await increaseHold(database.pool, granting.workspace, command);
+  return await granting.raise(held, usd(amount));
 }
 
 async function events(kind: string): Promise<Record<string, unknown>[]> {

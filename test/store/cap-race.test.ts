@@ -1,5 +1,4 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { increaseHold } from "../../server/store/increase-hold.ts";
 import { authorizeBatch } from "../../server/store/spend.ts";
 import { replaceClock, type TestClock } from "../support/clock.ts";
 import { type Asked, asks, type Granting, openGranting, usd } from "../support/granting.ts";
@@ -73,14 +72,13 @@ describe("a change of a cap returns after every grant that saw it as it was", ()
   test("archived during an increase: what was raised is on it, and no later raise", async () => {
     await granting.cap("old", usd(100));
     const held = await granting.grant({});
-    const raise = (amount: string) => ({ vaultKeyId: "main", authorization: held, amount: usd(amount), traceId: "" });
-    const raised = await increaseHold(paused.client, granting.workspace, raise("20"));
+    const raised = await granting.raise(held, usd("20"), { on: paused.client });
     expect(raised.rule).toBeUndefined();
     const archived = granting.archive("old");
     await paused.expectBlocking(archived);
     await paused.commit();
     await archived;
-    await increaseHold(database.pool, granting.workspace, raise("90"));
+    await granting.raise(held, usd("90"));
     expect(await granting.counters()).toMatchObject([{ held: usd(20).micros }]);
     await granting.expectCountersToAddUp();
   });

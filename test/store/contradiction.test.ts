@@ -29,7 +29,7 @@ test("a contradiction that is told again shows the amount and the currency that 
 });
 
 describe("an object that is reached through the platform's own account once by its id and once without", () => {
-  const accounts = ["", "acct_own"];
+  const accounts = ["", "acct_own"] as const;
 
   async function opened(settlement: "TWO_STEP" | "SEND_ONCE") {
     const granting = await openGranting(database.pool);

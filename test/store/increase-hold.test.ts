@@ -1,8 +1,8 @@
 import type pg from "pg";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import type { AuthorizationId, IncreaseCommand, IncreaseDecision } from "../../server/domain/spend.ts";
-import { increaseHold } from "../../server/store/increase-hold.ts";
-import { authorizeBatch, commitBatch, reportUnknown } from "../../server/store/spend.ts";
+import { acquireBillingLease, releaseBillingLease } from "../../server/store/lease.ts";
+import { authorizeBatch, bindVendorReference, commitBatch, reportUnknown } from "../../server/store/spend.ts";
 import { replaceClock, type TestClock } from "../support/clock.ts";
 import { asks, attempt, commitCommand, type Granting, openGranting, usd } from "../support/granting.ts";
 import { openPaused, type Paused } from "../support/paused.ts";
@@ -30,9 +30,7 @@ async function increase(
   amount: number,
   options: Partial<IncreaseCommand> & { readonly on?: pg.Pool | pg.PoolClient } = {},
 ): Promise<IncreaseDecision> {
-  const { on = database.pool, ...command } = options;
-  const all = { vaultKeyId: "main", authorization: id, amount: usd(amount), traceId: "", ...command };
-  return await increaseHold(on, granting.workspace, all);
+  return await granting.raise(id, usd(amount), options);
 }
 
 const answer = ({ errorReason, rule }: IncreaseDecision): string => errorReason ?? rule ?? "GRANTED";
@@ -314,3 +312,72 @@ async function untilWaiting(count: number): Promise<void> {
     if (rowCount === count) return;
   }
 }
+
+describe("an increase by somebody who has lost the spend", () => {
+  const bind = async (id: AuthorizationId, attemptId: string) => {
+    const bound = { vendorReference: "pi_1", vendorState: "", followForMs: 1000, traceId: "" };
+    const command = { vaultKeyId: "main", authorization: id, attemptId, ...bound };
+    expect((await bindVendorReference(database.pool, granting.workspace, command)).errorReason).toBeUndefined();
+  };
+
+  test("is refused to an attempt that was superseded, and changes nothing", async () => {
+    await granting.cap("all", usd(100));
+    const [stale, holding] = [attempt(), attempt()];
+    const id = await granting.grant({ settlement: "TWO_STEP", attemptId: stale });
+    await bind(id, stale);
+    await clock.advance(600_000);
+    await granting.grant({ settlement: "TWO_STEP", attemptId: holding });
+    const before = await granting.row(id);
+    for (const amount of [5, 15]) {
+      expect(answer(await increase(id, amount, { attemptId: stale }))).toBe("ATTEMPT_SUPERSEDED");
+    }
+    expect(await granting.row(id)).toEqual(before);
+    expect(await granting.counters()).toMatchObject([{ held: usd(10).micros }]);
+    expect(answer(await increase(id, 15, { attemptId: holding }))).toBe("GRANTED");
+  });
+
+  test("takes no attempt of who changes the bound object, and one where nothing is bound", async () => {
+    const attemptId = attempt();
+    const id = await granting.grant({ settlement: "TWO_STEP", attemptId });
+    expect(answer(await increase(id, 15, { attemptId: "" }))).toBe("ATTEMPT_SUPERSEDED");
+    await bind(id, attemptId);
+    expect(answer(await increase(id, 15, { attemptId: "" }))).toBe("GRANTED");
+  });
+
+  test("is denied to the holder of a billing lease that is over, and granted to the present one", async () => {
+    const name = { lease: "nightly", billingPeriod: "2026-11" };
+    const asked = { vaultKeyId: "main", ...name, ttlMs: 60_000, traceId: "" };
+    const acquire = async (holderId: string) => {
+      const { lease } = await acquireBillingLease(database.pool, granting.workspace, { ...asked, holderId });
+      return { ...name, holderId, fencingToken: lease.fencingToken };
+    };
+    const id = await granting.grant();
+    const stale = await acquire("h1");
+    expect(answer(await increase(id, 11, { fence: stale }))).toBe("GRANTED");
+    await clock.advance(60_000);
+    expect(answer(await increase(id, 12, { fence: stale }))).toBe("FENCING_TOKEN");
+    const present = await acquire("h2");
+    expect(answer(await increase(id, 12, { fence: stale }))).toBe("FENCING_TOKEN");
+    expect(answer(await increase(id, 12, { fence: { ...present, holderId: "h1" } }))).toBe("FENCING_TOKEN");
+    // What is held was granted, and is granted again.
+    expect(answer(await increase(id, 11, { fence: stale }))).toBe("GRANTED");
+    expect(answer(await increase(id, 12, { fence: present }))).toBe("GRANTED");
+    await releaseBillingLease(database.pool, granting.workspace, { ...asked, ...present, completed: true });
+    expect(answer(await increase(id, 13, { fence: present }))).toBe("FENCING_TOKEN");
+    expect((await granting.row(id))["held_micros"]).toBe(Number(usd(12).micros));
+  });
+
+  test("holds back a takeover of its lease until it has ended", async () => {
+    const name = { lease: "nightly", billingPeriod: "2026-11" };
+    const asked = { vaultKeyId: "main", ...name, ttlMs: 60_000, traceId: "" };
+    const { lease } = await acquireBillingLease(database.pool, granting.workspace, { ...asked, holderId: "h1" });
+    const id = await granting.grant();
+    const fence = { ...name, holderId: "h1", fencingToken: lease.fencingToken };
+    expect(answer(await increase(id, 15, { on: paused.client, fence }))).toBe("GRANTED");
+    await clock.advance(60_000);
+    const takeover = acquireBillingLease(database.pool, granting.workspace, { ...asked, holderId: "h2" });
+    await paused.expectBlocking(takeover);
+    await paused.commit();
+    expect(await takeover).toMatchObject({ answer: "ACQUIRED" });
+  });
+});

@@ -2,7 +2,6 @@ import { randomBytes } from "node:crypto";
 import pg from "pg";
 import { afterAll, beforeEach, describe, expect, test } from "vitest";
 import { requiresRecovery } from "../../server/store/database-errors.ts";
-import { increaseHold } from "../../server/store/increase-hold.ts";
 import { createInstanceWatch, type InstanceProblem, recover } from "../../server/store/instance.ts";
 import { acquireBillingLease, releaseBillingLease, renewBillingLease } from "../../server/store/lease.ts";
 import { createPool } from "../../server/store/postgres.ts";
@@ -61,8 +60,7 @@ describe("a database that is not the one that was granted from before", () => {
       grant: () => granting.authorize(asks({ customerId: "new" })),
       "same attempt": () => granting.authorize(asks({ customerId: "held", settlement: "TWO_STEP", attemptId })),
       "in a batch": () => granting.authorize(asks({ customerId: "a" }), asks({ customerId: "b" })),
-      increase: () =>
-        increaseHold(pool, workspace, { authorization: held, vaultKeyId: "main", amount: usd(20), traceId: "" }),
+      increase: () => granting.raise(held, usd(20)),
       acquire: () => acquireBillingLease(pool, workspace, { ...lease("h2", "december"), ttlMs: hour }),
       renew: () =>
         renewBillingLease(pool, workspace, {

@@ -3,7 +3,6 @@ import type { KillSwitchTarget } from "../../server/domain/kill-switch.ts";
 import type { AuthorizeDecision } from "../../server/domain/spend.ts";
 import type { Database } from "../../server/store/database.ts";
 import { readExposure } from "../../server/store/exposure.ts";
-import { increaseHold } from "../../server/store/increase-hold.ts";
 import { engageKillSwitch, listKillSwitches } from "../../server/store/kill-switch.ts";
 import { acquireBillingLease, renewBillingLease } from "../../server/store/lease.ts";
 import { authorizeBatch, bindVendorReference, reportUnknown, voidSpend } from "../../server/store/spend.ts";
@@ -119,8 +118,7 @@ const grants: readonly Grant[] = [
     prepare: async () => {
       const authorization = await granting.grant();
       return async (on) => {
-        const more = { vaultKeyId: "main", authorization, amount: usd(11), traceId: "" };
-        return (await increaseHold(on, granting.workspace, more)).rule ?? "GRANTED";
+        return (await granting.raise(authorization, usd(11), { on })).rule ?? "GRANTED";
       };
     },
   },

@@ -1,7 +1,6 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { microsMax, toMicros } from "../../server/domain/money.ts";
 import { getCapUsage } from "../../server/store/cap.ts";
-import { increaseHold } from "../../server/store/increase-hold.ts";
 import { asks, openGranting, usd } from "../support/granting.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 
@@ -39,8 +38,7 @@ test("a hold of the largest amount cannot be raised, and is refunded as a whole"
   const granting = await openGranting(database.pool);
   await granting.cap("all", largest, { refundsRestoreHeadroom: true });
   const id = await granting.grant({ amount: largest });
-  const command = { vaultKeyId: "main", authorization: id, amount: largest, traceId: "" };
-  expect(await increaseHold(database.pool, granting.workspace, command)).toMatchObject({ rule: undefined });
+  expect(await granting.raise(id, largest)).toMatchObject({ rule: undefined });
   await granting.commit(id, { amount: largest, vendorReference: "ch_1" });
   for (const purpose of ["r1", "r2"]) {
     const refund = await granting.grant({ purpose, amount: largest, direction: "REFUND", refundOf: "ch_1" });

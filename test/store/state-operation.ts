@@ -1,6 +1,5 @@
 import type pg from "pg";
 import type { Authorization, Finding, VoidEvidence } from "../../server/domain/spend.ts";
-import { increaseHold } from "../../server/store/increase-hold.ts";
 import { reportReconciliation } from "../../server/store/reconcile.ts";
 import { resolveVoid } from "../../server/store/resolve.ts";
 import {
@@ -196,9 +195,8 @@ async function bind(subject: Subject, name: string, vendorState = "") {
   );
 }
 
-async function increase({ pool, granting, authorization }: Subject, amount: number): Promise<string> {
-  const command = { vaultKeyId: "main", authorization, amount: usd(amount), traceId: "" };
-  return outcome(await increaseHold(pool, granting.workspace, command));
+async function increase({ granting, authorization }: Subject, amount: number): Promise<string> {
+  return outcome(await granting.raise(authorization, usd(amount)));
 }
 
 async function report(subject: Subject, finding: Finding, name?: string): Promise<string> {

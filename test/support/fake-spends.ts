@@ -44,6 +44,11 @@ export interface FakeSpendSettings {
   readonly deny: () => keyof typeof DenialRule | undefined;
 }
 
+const FENCED = {
+  disposition: Disposition.DENIED,
+  denial: { rule: DenialRule.FENCING_TOKEN, message: "The billing lease is not held." },
+};
+
 /** An error as the server makes it. */
 export function failure(code: Code, reason: string, metadata: Record<string, string> = {}): ConnectError {
   return new ConnectError(reason, code, undefined, [
@@ -100,12 +105,7 @@ export class FakeSpends {
     const entry = entries.at(-1);
     const answer = entry === undefined ? undefined : this.#repeat(request, entry);
     if (answer !== undefined) return answer;
-    if (request.leaseFence !== undefined && !this.#settings.holdsLease(request.leaseFence)) {
-      return {
-        disposition: Disposition.DENIED,
-        denial: { rule: DenialRule.FENCING_TOKEN, message: "The billing lease is not held." },
-      };
-    }
+    if (this.#isStale(request)) return FENCED;
     if (Number(spend.amount.amount) > this.#settings.capMajor()) {
       return { disposition: Disposition.DENIED, denial: this.#denial(spend.amount) };
     }
@@ -271,8 +271,13 @@ export class FakeSpends {
   }
 
   increaseHold(request: IncreaseHoldRequest) {
-    const { authorization } = this.#find(request.authorization);
+    const { authorization, attemptId } = this.#find(request.authorization);
     if (!isOpen(authorization)) throw precondition("STATE_NOT_ALLOWED");
+    const named = request.attemptId;
+    if (named !== attemptId && (named !== "" || authorization.vendorReference === "")) {
+      throw precondition("ATTEMPT_SUPERSEDED");
+    }
+    if (this.#isStale(request)) return { ...FENCED, authorization };
     const { amount } = request;
     const { heldAmount } = authorization;
     if (amount === undefined || amount.currency !== heldAmount?.currency) {
@@ -294,6 +299,10 @@ export class FakeSpends {
     );
     if (found === undefined) throw failure(Code.NotFound, "NOT_FOUND");
     return found;
+  }
+
+  #isStale({ leaseFence }: { readonly leaseFence?: LeaseFence | undefined }): boolean {
+    return leaseFence !== undefined && !this.#settings.holdsLease(leaseFence);
   }
 
   #find(name: string): Entry {

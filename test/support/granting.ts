@@ -9,11 +9,14 @@ import type {
   AuthorizeCommand,
   AuthorizeDecision,
   CommitCommand,
+  IncreaseCommand,
+  IncreaseDecision,
 } from "../../server/domain/spend.ts";
 import type { KillSwitch, KillSwitchTarget } from "../../server/domain/kill-switch.ts";
 import type { NewVaultKey, VaultKey, VaultKeyState } from "../../server/domain/vault-key.ts";
 import { archiveCap, type CapChange, insertCap, updateCap } from "../../server/store/cap.ts";
 import type { Database } from "../../server/store/database.ts";
+import { increaseHold } from "../../server/store/increase-hold.ts";
 import { engageKillSwitch, releaseKillSwitch } from "../../server/store/kill-switch.ts";
 import { type ChangePolicy, createChangePolicy } from "../../server/store/policy.ts";
 import { inTransaction } from "../../server/store/postgres.ts";
@@ -99,6 +102,12 @@ export interface Granting {
   commit(id: AuthorizationId, options?: Partial<CommitCommand>): Promise<store.CommitResult>;
   /** Voids it as its holding attempt would after a decline; `on` is another connection than the pool. */
   refuse(id: AuthorizationId, on?: pg.Pool | pg.PoolClient): Promise<store.Settled>;
+  /** Raises its hold as its holding attempt would; `on` is another connection than the pool. */
+  raise(
+    id: AuthorizationId,
+    amount: Money,
+    options?: Partial<IncreaseCommand> & { readonly on?: Database },
+  ): Promise<IncreaseDecision>;
   row(id: AuthorizationId): Promise<Record<string, unknown>>;
   counters(): Promise<Counter[]>;
   /** Checks that every counter is what its holds, commits and contradictions add up to. */
@@ -170,6 +179,11 @@ export async function openGranting(pool: pg.Pool): Promise<Granting> {
         reason: "declined",
         traceId: "",
       });
+    },
+    raise: async (id, amount, { on = pool, ...options } = {}) => {
+      const attemptId = options.attemptId ?? String((await granting.row(id))["attempt_id"]);
+      const given = { vaultKeyId: "main", authorization: id, amount, fence: undefined, traceId: "" };
+      return await increaseHold(on, workspace, { ...given, ...options, attemptId });
     },
     row: async ({ spendKey, generation }) => {
       const { rows } = await pool.query<{ row: Record<string, unknown> }>(

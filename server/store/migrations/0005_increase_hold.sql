@@ -2,10 +2,14 @@
 -- that may no longer spend gets no more; what is held already was granted, and is granted again. A cap that counts spends
 -- has counted this one, and an archived cap counts nothing more: neither is asked.
 --
--- Locks as a grant does: policy -> vault key (share) -> the authorization -> counters, sorted.
+-- An attempt that another one has superseded raises nothing, nor does the holder of a billing lease that is over. Who
+-- changes a bound object makes no attempt, and names none.
+--
+-- Locks as a grant does: policy -> vault key (share) -> billing lease (key share) -> the authorization -> counters, sorted.
 create function holdfast.increase_hold(
   p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_amount_micros bigint,
-  p_currency text, p_trace_id text
+  p_currency text, p_attempt_id text, p_lease text, p_lease_period text, p_holder_id text, p_fencing_token bigint,
+  p_trace_id text
 ) returns table (
   error_reason text, rule text, cap_id text, window_label text, window_start timestamptz, window_end timestamptz,
   cap_limit bigint, cap_committed numeric, cap_held numeric, cap_currency text, kill_switch text, kill_switch_target text,
@@ -31,6 +35,8 @@ begin
   perform holdfast.share_policy(p_workspace);
   select v.* into k from holdfast.vault_keys v
     where v.workspace_id = p_workspace and v.vault_key_id = p_vault_key_id for share;
+  perform from holdfast.billing_leases l
+    where l.workspace_id = p_workspace and l.lease = p_lease and l.billing_period = p_lease_period for key share;
   select t.* into a from holdfast.authorizations t
     where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation for update;
   v_now := holdfast.clock();
@@ -47,6 +53,8 @@ begin
     v_error := 'ALREADY_COMMITTED';
   elsif a.state = 'VOIDED' then
     v_error := 'ALREADY_VOIDED';
+  elsif p_attempt_id <> a.attempt_id and (p_attempt_id <> '' or a.vendor_reference is null) then
+    v_error := 'ATTEMPT_SUPERSEDED';
   elsif a.currency <> p_currency then
     v_error := 'SPEND_MISMATCH';
   elsif p_amount_micros > a.held_micros then
@@ -56,6 +64,14 @@ begin
       select s.kill_switch_id, s.target_kind into v_switch, v_target
         from holdfast.engaged_kill_switch(p_workspace, a.vendor, a.customer_id) s;
       v_rule := case when v_switch is not null then 'KILL_SWITCH' end;
+    end if;
+    if v_rule is null and p_lease is not null and not exists (
+      select from holdfast.billing_leases l
+      where l.workspace_id = p_workspace and l.lease = p_lease and l.billing_period = p_lease_period
+        and l.holder_id = p_holder_id and l.fencing_token = p_fencing_token
+        and l.expire_time > v_now and not l.completed
+    ) then
+      v_rule := 'FENCING_TOKEN';
     end if;
     if v_rule is null then
       perform from holdfast.counters n
