@@ -240,7 +240,7 @@ export function takesSpend(name: string): boolean {
 
 /** The row of the table with exactly this name. */
 function namedWrite(name: string): StripeEndpoint | undefined {
-  const [method = "", path = ""] = `${name}`.split(" ", 2);
+  const [method = "", path = ""] = name.split(" ", 2);
   const found = findStripeEndpoint(method, path.replaceAll(":id", "x"));
   return found?.endpoint === name ? found : undefined;
 }

@@ -200,3 +200,40 @@ test("a list is a table that fits, goes over pages, and says when there is more"
   expectFits(wide.out, 160);
   expect(wide.out).toContain("POST /v1/payment_intents, POST /v1/payment_intents/:id/confirm");
 });
+
+test("what the proxy lets a key do comes from a file or from standard input, is shown, and is taken away", async () => {
+  const file = join(folder, "proxy.json");
+  const identity = { endpoint: "POST /v1/charges", customer: "body.customer", purpose: "fixed:usage" };
+  await writeFile(file, JSON.stringify({ identities: [identity], retry_declined_after: "3600s" }));
+  const created = `keys create proxied --vendor stripe --allow "POST /v1/charges" --period 2026-11 --proxy-policy ${file}`;
+  expect(await terminal.ok(created)).toContain("fixed:usage");
+  expect((await keyOf("proxied")).proxy).toMatchObject({
+    identities: [identity],
+    retryDeclinedAfter: { seconds: 3600n },
+  });
+  const input = '{"allow_lists": true, "object_access": "OBJECT_ACCESS_ANY"}';
+  const shown = await terminal.json("keys update proxied --proxy-policy -", { input });
+  expect(shown.proxy).toMatchObject({ allow_lists: true, object_access: "OBJECT_ACCESS_ANY" });
+  expect((await keyOf("proxied")).proxy).toMatchObject({ identities: [], allowLists: true });
+  await terminal.ok("keys update proxied --label team=billing");
+  expect((await keyOf("proxied")).proxy).toMatchObject({ allowLists: true });
+  await terminal.ok("keys update proxied --no-proxy-policy");
+  expect((await keyOf("proxied")).proxy).toBeUndefined();
+});
+
+test.each([
+  ["cannot be read", "/nowhere/proxy.json", "", "/nowhere/proxy.json, which cannot be read"],
+  ["is no JSON", "-", "identities: []", "The standard input is no proxy policy"],
+  ["has another field", "-", '{"allow_everything": true}', "allow_everything"],
+])("a policy for the proxy that %s is a mistake of usage", async (_what, file, input, said) => {
+  const ran = await terminal.run(`keys create none --vendor stripe --proxy-policy ${file}`, { input });
+  expect(ran).toMatchObject({ code: 64 });
+  expect(ran.err).toContain(said);
+});
+
+test("a policy document says everything about a key, and takes no policy for the proxy beside it", async () => {
+  const file = join(folder, "alone.yaml");
+  await writeFile(file, document);
+  const ran = await terminal.run(`keys create alone --policy ${file} --proxy-policy -`, { input: "{}" });
+  expect(ran).toMatchObject({ code: 64 });
+});

@@ -8,7 +8,11 @@ function budget(perSecond: number, vaultKeysMax?: number) {
     nowMs: () => nowMs,
     ...(vaultKeysMax === undefined ? {} : { vaultKeysMax }),
   });
-  return { ...made, advance: (ms: number) => void (nowMs += ms) };
+  return {
+    take: (vaultKeyId: string) => made.take(vaultKeyId),
+    rest: () => made.rest(),
+    advance: (ms: number) => void (nowMs += ms),
+  };
 }
 
 const recorded = (suppressed: number) => ({ recorded: true, suppressed });

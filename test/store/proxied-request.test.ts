@@ -74,7 +74,11 @@ const claim = (one: ProxiedRequestClaim, on: Connection = database.pool, by = ci
 const store = (
   one: ProxiedRequestClaim,
   answer: StoredAnswer,
-  { generation = 1, declined = false, on = database.pool as Connection } = {},
+  {
+    generation = 1,
+    declined = false,
+    on = database.pool,
+  }: { generation?: number; declined?: boolean; on?: Connection } = {},
 ) => storeProxiedAnswer(on, cipher, granting.workspace, one, { generation, declined, answer });
 const reopen = (one: ProxiedRequestClaim, generation: number, on: Connection = database.pool) =>
   reopenDeclined(on, granting.workspace, one, generation);
