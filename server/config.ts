@@ -43,8 +43,18 @@ export interface Config {
   readonly reconcileReadsPerSecond: number;
   /** How many reads of a vendor one authorization may cost at a time. */
   readonly reconcileReadsPerAuthorization: number;
-  /** The files that secure the port; cleartext without them. */
+  /** The files that secure the ports; cleartext without them. */
   readonly tls?: TlsFiles;
+  /** Where Stripe's API is served to clients of any language; nowhere without it. */
+  readonly stripeProxy?: ProxyConfig;
+}
+
+export interface ProxyConfig {
+  readonly host: string;
+  /** 0 takes a free port. */
+  readonly port: number;
+  /** Lower-case host names that clients may mean, without a port; empty for any. */
+  readonly names: readonly string[];
 }
 
 type Environment = Readonly<Record<string, string | undefined>>;
@@ -131,13 +141,13 @@ export function readConfig(env: Environment, args: readonly string[]): Config {
   });
   const operatorToken = readOperatorToken(settings, workspace);
   const otlpEndpoint = readOtlpEndpoint(settings);
-  const host = settings.matching("HOLDFAST_HOST", {
-    pattern: /^[A-Za-z0-9.:_-]{1,253}$/,
-    fallback: "127.0.0.1",
-    remedy: "set an address or a host name to listen on, without a port.",
-  });
-  const tls = readTls(settings, host);
+  const host = readHost(settings, "HOLDFAST_HOST", "127.0.0.1");
   const credentialKeys = readCredentialKeys(settings);
+  const stripeProxy = readStripeProxy(settings, host);
+  const tls = readTls(settings, [
+    ["HOLDFAST_HOST", host],
+    ...(stripeProxy === undefined ? [] : [["HOLDFAST_STRIPE_PROXY_HOST", stripeProxy.host] as const]),
+  ]);
   const config: Config = {
     database,
     host,
@@ -173,6 +183,7 @@ export function readConfig(env: Environment, args: readonly string[]): Config {
     }),
     shutdownGraceMs: settings.integer("HOLDFAST_SHUTDOWN_GRACE_MS", { fallback: 10_000, min: 0, max: 600_000 }),
     ...(tls === undefined ? {} : { tls }),
+    ...(stripeProxy === undefined ? {} : { stripeProxy }),
   };
   settings.refuseUnknown();
   refuse(settings.problems, args);
@@ -240,6 +251,39 @@ function readStripeOrigin(settings: Settings): string {
   return stripeOriginDefault;
 }
 
+function readHost(settings: Settings, name: string, fallback: string): string {
+  return settings.matching(name, {
+    pattern: /^[A-Za-z0-9.:_-]{1,253}$/,
+    fallback,
+    remedy: "set an address or a host name to listen on, without a port.",
+  });
+}
+
+function readStripeProxy(settings: Settings, fallbackHost: string): ProxyConfig | undefined {
+  const isAsked = settings.text("HOLDFAST_STRIPE_PROXY_PORT") !== undefined;
+  const port = settings.integer("HOLDFAST_STRIPE_PROXY_PORT", { fallback: 0, min: 0, max: 65_535 });
+  const host = readHost(settings, "HOLDFAST_STRIPE_PROXY_HOST", fallbackHost);
+  const names = (settings.text("HOLDFAST_STRIPE_PROXY_NAMES") ?? "")
+    .split(",")
+    .map((name) => name.trim().toLowerCase())
+    .filter((name) => name !== "");
+  if (!names.every((name) => /^(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])$/.test(name))) {
+    settings.problems.push(
+      "HOLDFAST_STRIPE_PROXY_NAMES is not a list of host names; set them with commas between and without ports, or " +
+        "unset it to answer for any.",
+    );
+  }
+  if (!isAsked) return undefined;
+  const key = settings.text("HOLDFAST_CREDENTIAL_KEY") ?? settings.text("HOLDFAST_CREDENTIAL_KEY_FILE");
+  if (key === undefined) {
+    settings.problems.push(
+      "HOLDFAST_STRIPE_PROXY_PORT needs HOLDFAST_CREDENTIAL_KEY (or HOLDFAST_CREDENTIAL_KEY_FILE), which encrypts the " +
+        'Stripe key that the proxy sends; set it to what "openssl rand -base64 32" prints.',
+    );
+  }
+  return { host, port, names };
+}
+
 function readCredentialKeys(settings: Settings): NonNullable<Config["credentialKeys"]> | undefined {
   const text = settings.text("HOLDFAST_CREDENTIAL_KEY");
   const file = settings.text("HOLDFAST_CREDENTIAL_KEY_FILE");
@@ -279,7 +323,11 @@ function readKey(settings: Settings, name: string, text: string): Uint8Array | u
 
 const loopback = /^(127(\.[0-9]{1,3}){3}|::1|localhost)$/;
 
-function readTls(settings: Settings, host: string): TlsFiles | undefined {
+/** `hosts`: what is listened on, and the setting that says so. */
+function readTls(
+  settings: Settings,
+  hosts: readonly (readonly [setting: string, host: string])[],
+): TlsFiles | undefined {
   const certFile = settings.text("HOLDFAST_TLS_CERT_FILE");
   const keyFile = settings.text("HOLDFAST_TLS_KEY_FILE");
   const clientCaFile = settings.text("HOLDFAST_TLS_CLIENT_CA_FILE");
@@ -292,10 +340,12 @@ function readTls(settings: Settings, host: string): TlsFiles | undefined {
     settings.problems.push("HOLDFAST_TLS_CERT_FILE and HOLDFAST_TLS_KEY_FILE belong together: set both, or none.");
   } else if (clientCaFile !== undefined) {
     settings.problems.push("HOLDFAST_TLS_CLIENT_CA_FILE needs HOLDFAST_TLS_CERT_FILE and HOLDFAST_TLS_KEY_FILE.");
-  } else if (!loopback.test(host) && plaintext === "false") {
+  } else if (plaintext === "false") {
+    const [open] = hosts.filter(([, host]) => !loopback.test(host));
+    if (open === undefined) return undefined;
     // Tokens would travel in clear text, and whoever sees one can spend.
     settings.problems.push(
-      `HOLDFAST_HOST is "${host}", which other machines reach, without TLS; set HOLDFAST_TLS_CERT_FILE and ` +
+      `${open[0]} is "${open[1]}", which other machines reach, without TLS; set HOLDFAST_TLS_CERT_FILE and ` +
         "HOLDFAST_TLS_KEY_FILE, or HOLDFAST_ALLOW_PLAINTEXT=true where something in front of the server ends TLS.",
     );
   }

@@ -74,16 +74,25 @@ export function secured(
   { log, closers }: { readonly log: WatchOptions["log"]; readonly closers: (() => Promise<void>)[] },
 ): TlsSettings {
   const certificates = readCertificates(files, Date.now);
+  const exchanges: ((certificates: Certificates) => void)[] = [];
+  let latest: Certificates | undefined;
   return {
     certificates,
     minVersion: files.minVersion,
-    onOpen(onChange) {
+    onOpen(exchange) {
+      exchanges.push(exchange);
+      if (latest !== undefined) exchange(latest);
+      // One watch is enough for all ports, and complains once.
+      if (exchanges.length > 1) return;
       const watch = watchCertificates({
         files,
         inUse: certificates,
         intervalMs: lookMs,
         now: Date.now,
-        onChange,
+        onChange(changed) {
+          for (const take of exchanges) take(changed);
+          latest = changed;
+        },
         log,
       });
       const look = (): void => watch.look();

@@ -23,8 +23,9 @@ export interface TlsSettings {
  */
 export function createSecureServer(
   { certificates, minVersion, onOpen }: TlsSettings,
-  connections: Connections,
-  limits: ListenerLimits,
+  connections: Pick<Connections, "count" | "secured">,
+  limits: Pick<ListenerLimits, "firstRequestMs">,
+  protocols: readonly ("h2" | "http/1.1")[] = ["h2", "http/1.1"],
 ): TlsServer {
   const contextOf = ({ cert, key, clientCa }: Certificates) => ({
     cert,
@@ -34,7 +35,7 @@ export function createSecureServer(
   });
   const server = createTlsServer({
     ...contextOf(certificates),
-    ALPNProtocols: ["h2", "http/1.1"],
+    ALPNProtocols: [...protocols],
     handshakeTimeout: limits.firstRequestMs,
     requestCert: certificates.clientCa !== undefined,
     rejectUnauthorized: certificates.clientCa !== undefined,
