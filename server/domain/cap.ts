@@ -78,6 +78,8 @@ export interface CapFigures {
 export interface CapDraw extends CapFigures {
   readonly customerId: string;
   readonly enforcement: CapEnforcement;
+  /** In micros of the cap's currency. */
+  readonly maxPerSpend: bigint | undefined;
   /** Why it does not fit; undefined where it fits. */
   readonly rule: DenialRule | undefined;
 }

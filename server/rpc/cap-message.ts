@@ -92,13 +92,14 @@ export function usageMessage({ limit }: Pick<Cap, "limit">, usage: CapUsage): Ca
 
 /** What `amount` of a spend would take from a cap. */
 export function drawMessage(draw: CapDraw, amount: { readonly currency: string; readonly micros: bigint }) {
-  const { currency, limit, rule } = draw;
+  const { currency, limit, maxPerSpend: max, rule } = draw;
   const isCountable = rule !== "CURRENCY" && rule !== "BILLING_PERIOD_NOT_PINNED";
   const taken = currency === undefined ? { count: 1n } : { amount: moneyMessage(amount) };
   return create(CapDrawSchema, {
     cap: `caps/${draw.capId}`,
     enforcement: enforcementOf[draw.enforcement],
     ...(currency === undefined ? { spendCountLimit: limit } : { limit: moneyMessage({ currency, micros: limit }) }),
+    ...(currency === undefined || max === undefined ? {} : { maxPerSpend: moneyMessage({ currency, micros: max }) }),
     usage: figuresMessage(currency, limit, draw),
     ...(isCountable ? taken : {}),
     fits: rule === undefined,

@@ -43,6 +43,7 @@ export interface CapDrawJson {
   readonly held: string | null;
   readonly currency: string | null;
   readonly enforcement: CapEnforcement;
+  readonly max: string | null;
   readonly start: string | null;
   readonly end: string | null;
 }
@@ -60,6 +61,7 @@ export function readCapDraw(draw: CapDrawJson): CapDraw {
     committed: figure(draw.committed) ?? 0n,
     held: figure(draw.held) ?? 0n,
     enforcement: draw.enforcement,
+    maxPerSpend: figure(draw.max),
     rule: draw.rule ?? undefined,
   };
 }

@@ -302,14 +302,22 @@ describe("what a caller is told", () => {
     const scope = { vaultKey: "vaultKeys/dry" };
     await server.cap("dry-money", "15", { scope });
     await server.admin.createCap({ capId: "dry-spends", cap: { spendCountLimit: 0n, window: CapWindow.DAY, scope } });
-    await server.cap("dry-trial", "1", { scope, enforcement: CapEnforcement.SHADOW });
+    await server.cap("dry-trial", "1", { scope, enforcement: CapEnforcement.SHADOW, maxPerSpend: usd("0.50") });
     const answer = await client.authorizeSpend(asks("d1", { dryRun: true }));
     expect(answer).toMatchObject({ disposition: Disposition.DENIED, denial: { cap: "caps/dry-spends" } });
     expect(answer.draws).toMatchObject([
       { cap: "caps/dry-money", limit: usd("15"), amount: usd("10"), fits: true, usage: { headroom: usd("15") } },
       { cap: "caps/dry-spends", spendCountLimit: 0n, count: 1n, fits: false, rule: DenialRule.CAP_HEADROOM },
-      { cap: "caps/dry-trial", enforcement: CapEnforcement.SHADOW, fits: false, amount: usd("10") },
+      {
+        cap: "caps/dry-trial",
+        enforcement: CapEnforcement.SHADOW,
+        fits: false,
+        rule: DenialRule.MAX_PER_SPEND,
+        maxPerSpend: usd("0.50"),
+        amount: usd("10"),
+      },
     ]);
+    expect(answer.draws[0]?.maxPerSpend).toBeUndefined();
     const { usage } = await server.admin.getCap({ name: "caps/dry-money" });
     expect(usage).toMatchObject({ held: usd("0") });
     expect((await client.authorizeSpend(asks("d1"))).draws).toEqual([]);

@@ -438,7 +438,7 @@ begin
       select coalesce(jsonb_agg(jsonb_build_object(
           'cap', q.cap_id, 'window', q.label, 'subject', q.subject, 'rule', q.rule, 'limit', v_limits[q.counter]::text,
           'committed', v_committed[q.counter]::text, 'held', v_held[q.counter]::text,
-          'currency', v_currencies[q.counter], 'enforcement', c.enforcement,
+          'currency', v_currencies[q.counter], 'enforcement', c.enforcement, 'max', v_max[q.counter]::text,
           'start', (extract(epoch from holdfast.window_start(c, q.label)) * 1000000)::bigint::text,
           'end', (extract(epoch from holdfast.window_end(c, q.label)) * 1000000)::bigint::text
         ) order by q.cap_id), '[]')
