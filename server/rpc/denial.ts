@@ -12,7 +12,7 @@ export interface Denied {
   readonly spend: SpendIdentity;
   readonly vendor: string;
   readonly endpoint: string;
-  /** The whole spend. */
+  /** The whole spend; of an increase, with what it adds. */
   readonly amount: Money;
   /** What the caps should hold more than now: the whole spend, or what an increase adds. */
   readonly more: bigint;
@@ -83,19 +83,30 @@ function countsOf(cap: CapFigures, rule: DenialRule) {
   };
 }
 
+/** What is missing, and whether waiting can help: what is above the whole limit fits into no window. */
+function describeHeadroom({ amount, more }: Denied, cap: CapFigures): string {
+  const owner = `the cap caps/${cap.capId}`;
+  const figure = (micros: bigint) => `${formatMicros(micros)} ${amount.currency}`;
+  if (cap.currency === undefined && cap.limit < 1n) {
+    return `No spend can ever fit into ${owner}: its limit is 0 spends. Raise its limit.`;
+  }
+  if (cap.currency !== undefined && amount.micros > cap.limit) {
+    return `${figure(amount.micros)} can never fit into ${owner}: its limit is ${figure(cap.limit)} in all. Ask for less, or raise its limit.`;
+  }
+  const money = `${figure(more)}${more === amount.micros ? "" : " more"}`;
+  const what = cap.currency === undefined ? "One more spend" : money;
+  const remedy = cap.windowEnd === undefined ? "Raise its limit." : "Raise its limit or wait for its window to end.";
+  return `${what} does not fit into ${owner}. ${remedy}`;
+}
+
 function describe(asked: Denied, rule: DenialRule, cap?: CapFigures): string {
   const { spend, amount } = asked;
   const figure = (micros: bigint) => `${formatMicros(micros)} ${amount.currency}`;
   const key = `the vault key ${asked.vaultKeyId}`;
   const owner = cap === undefined ? key : `the cap caps/${cap.capId}`;
   switch (rule) {
-    case "CAP_HEADROOM": {
-      const money = `${figure(asked.more)}${asked.more === amount.micros ? "" : " more"}`;
-      const what = cap !== undefined && cap.currency === undefined ? "One more spend" : money;
-      const remedy =
-        cap?.windowEnd === undefined ? "Raise its limit." : "Raise its limit or wait for its window to end.";
-      return `${what} does not fit into ${owner}. ${remedy}`;
-    }
+    case "CAP_HEADROOM":
+      return cap === undefined ? `It does not fit into ${owner}.` : describeHeadroom(asked, cap);
     case "MAX_PER_SPEND":
       return `${figure(amount.micros)} is more than ${owner} allows for one spend. Check the amount's decimals, or raise max_per_spend.`;
     case "CURRENCY":

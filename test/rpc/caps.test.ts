@@ -297,6 +297,28 @@ describe("what a caller is told", () => {
     ]);
   });
 
+  test("of a spend above the whole limit: that it can never fit, and never to wait", async () => {
+    const client = server.spend(await server.vaultKey("never"));
+    const scope = { vaultKey: "vaultKeys/never" };
+    await server.admin.createCap({ capId: "never", cap: { limit: usd("15"), window: CapWindow.DAY, scope } });
+    const never = await client.authorizeSpend(asks("e", { amount: "15.01" }));
+    expect(never.denial?.message).toBe(
+      "15.01 usd can never fit into the cap caps/never: its limit is 15 usd in all. Ask for less, or raise its limit.",
+    );
+    const { authorization } = await client.authorizeSpend(asks("f", { amount: "10" }));
+    const increase = { authorization: authorization?.name ?? "" };
+    const later = await client.authorizeSpend(asks("g", { amount: "15" }));
+    expect(later.denial?.message).toContain("wait for its window to end");
+    const raised = await client.increaseHold({ ...increase, amount: usd("15.01") });
+    expect(raised.denial?.message).toContain("15.01 usd can never fit into the cap caps/never");
+    await server.admin.updateCap({ cap: { name: "caps/never", limit: usd("12") }, updateMask: { paths: ["limit"] } });
+    await server.admin.createCap({ capId: "never-a", cap: { spendCountLimit: 0n, window: CapWindow.DAY, scope } });
+    await server.admin.archiveCap({ name: "caps/never" });
+    expect((await client.authorizeSpend(asks("h", { amount: "1" }))).denial?.message).toBe(
+      "No spend can ever fit into the cap caps/never-a: its limit is 0 spends. Raise its limit.",
+    );
+  });
+
   test("of a dry run: every draw, in its unit, and nothing is written", async () => {
     const client = server.spend(await server.vaultKey("dry"));
     const scope = { vaultKey: "vaultKeys/dry" };

@@ -384,7 +384,8 @@ describe("an increase", () => {
       authorization: { name, heldAmount: usd("14") },
       denial: {
         rule: DenialRule.CAP_HEADROOM,
-        message: "3.50 usd more does not fit into the cap caps/raising. Raise its limit.",
+        message:
+          "17.50 usd can never fit into the cap caps/raising: its limit is 15 usd in all. Ask for less, or raise its limit.",
         cap: "caps/raising",
         limit: usd("15"),
         held: usd("14"),
