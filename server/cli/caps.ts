@@ -6,9 +6,11 @@ import {
   CapSchema,
   CapState,
   CapWindow,
+  CreateCapResponseSchema,
   DayOfWeek,
   GetCapResponseSchema,
   ListCapsResponseSchema,
+  UpdateCapResponseSchema,
 } from "@holdfast/api/holdfast/v1/cap_pb";
 import { Direction } from "@holdfast/api/holdfast/v1/spend_pb";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
@@ -219,7 +221,10 @@ async function show(
 async function createCap(context: CommandContext, cap: string, flags: CapFlags): Promise<void> {
   const { admin } = context.connection();
   const answer = await admin.createCap({ capId: cap.replace(/^caps\//, ""), cap: capOf(flags) });
-  printCap(context.output(), answer.cap);
+  const output = context.output();
+  if (output.json) return printJson(output, CreateCapResponseSchema, answer);
+  printCap(output, answer.cap);
+  printWarnings(output, answer.warnings);
 }
 
 interface UpdateFlags {
@@ -254,7 +259,17 @@ async function update(context: CommandContext, cap: string, flags: UpdateFlags):
     },
     updateMask: { paths },
   });
-  printCap(context.output(), answer.cap);
+  const output = context.output();
+  if (output.json) return printJson(output, UpdateCapResponseSchema, answer);
+  printCap(output, answer.cap);
+  printWarnings(output, answer.warnings);
+}
+
+function printWarnings(output: Output, warnings: readonly string[]): void {
+  printFields(
+    output,
+    warnings.map((text) => ["warning", text] as const),
+  );
 }
 
 /** One cap, as every command that made or changed it shows it. */

@@ -8,6 +8,7 @@ import type { Database } from "../store/database.ts";
 import type { ChangePolicy } from "../store/policy.ts";
 import { principalOf } from "./auth.ts";
 import { capMessage, etagOf, usageMessage } from "./cap-message.ts";
+import { capWarnings } from "./cap-warnings.ts";
 import { capChange, capUpdate, createdDetail, newCap, requireTimeZone } from "./cap-policy.ts";
 import { creationRequest, requireSameRequest } from "./creation-request.ts";
 import { requireCapEnd } from "./future.ts";
@@ -46,7 +47,7 @@ export function capMethods(database: Database, changePolicy: ChangePolicy): CapM
         audit.unchanged();
         return before.cap;
       });
-      return { cap: capMessage(created) };
+      return { cap: capMessage(created), warnings: capWarnings(created) };
     },
     async getCap(request, context) {
       const { workspace } = principalOf(context.values);
@@ -76,7 +77,7 @@ export function capMethods(database: Database, changePolicy: ChangePolicy): CapM
         audit.detail({ before: changing(before), after: changing(after) });
         return after;
       });
-      return { cap: capMessage(updated) };
+      return { cap: capMessage(updated), warnings: capWarnings(updated) };
     },
     async listCaps(request, context) {
       const { workspace } = principalOf(context.values);

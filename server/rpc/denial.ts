@@ -110,7 +110,9 @@ function describe(asked: Denied, rule: DenialRule, cap?: CapFigures): string {
     case "MAX_PER_SPEND":
       return `${figure(amount.micros)} is more than ${owner} allows for one spend. Check the amount's decimals, or raise max_per_spend.`;
     case "CURRENCY":
-      return `${owner} counts in another currency than ${amount.currency}. Use a vault key or cap of that currency.`;
+      return cap?.currency === undefined
+        ? `${key} has a max_per_spend in another currency than ${amount.currency}. Use a key of that currency, or change its max_per_spend.`
+        : `${owner} counts ${cap.currency} and applies to this spend, so nothing in ${amount.currency} is granted. Spend in ${cap.currency}, or have an operator archive it and create it again with a narrower scope, and one of ${amount.currency} beside it.`;
     case "VAULT_KEY_REVOKED":
       return `${key} is revoked. What it was granted may still be settled; create another key for new spends.`;
     case "VAULT_KEY_SUSPENDED":

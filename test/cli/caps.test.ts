@@ -117,6 +117,26 @@ test("an update changes the limit or the enforcement alone, and only where the e
   }
 });
 
+test("a cap without a scope is made with a warning, one with a scope or in the shadow without", async () => {
+  const out = await terminal.ok('caps create company --limit "10 eur" --window day', { columns: 400 });
+  expect(out).toContain("caps/company counts eur and has no scope");
+  expect(field(out, "warning")).not.toBe("");
+  const quiet = [
+    '--limit "1 eur" --purpose p',
+    '--limit "1 eur" --shadow',
+    "--count 1",
+    '--limit "1 eur" --attached-only',
+  ];
+  for (const [n, flags] of quiet.entries()) {
+    const { warnings, cap } = await terminal.json(`caps create quiet-${n} ${flags} --window day`);
+    expect([cap.name, warnings]).toEqual([`caps/quiet-${n}`, undefined]);
+  }
+  expect((await terminal.json("caps update quiet-1 --enforce")).warnings).toHaveLength(1);
+  for (const id of ["company", ...quiet.map((_, n) => `quiet-${n}`)]) {
+    await terminal.ok(`caps archive ${id} --reason test`);
+  }
+});
+
 test("the list fits, whatever the ids and scopes are", async () => {
   const long = `l${"o".repeat(50)}ng`;
   await terminal.ok(

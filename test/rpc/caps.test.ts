@@ -319,6 +319,27 @@ describe("what a caller is told", () => {
     );
   });
 
+  test("of a spend in another currency: the cap, both currencies and what to do", async () => {
+    const client = server.spend(await server.vaultKey("abroad", { maxPerSpend: usd("100") }));
+    const cap = {
+      limit: { currency: "eur", amount: "100" },
+      window: CapWindow.DAY,
+      scope: { vaultKey: "vaultKeys/abroad" },
+    };
+    const { warnings } = await server.admin.createCap({ capId: "abroad", cap });
+    expect(warnings).toEqual([]);
+    const { denial } = await client.authorizeSpend(asks("i"));
+    expect(denial).toMatchObject({ rule: DenialRule.CURRENCY, cap: "caps/abroad" });
+    expect(denial?.message).toMatch(
+      /^the cap caps\/abroad counts eur .* nothing in usd is granted\. Spend in eur, or /,
+    );
+    await server.admin.archiveCap({ name: "caps/abroad" });
+    const euros = { ...asks("i"), spend: { ...asks("i").spend, amount: { currency: "eur", amount: "10" } } };
+    const ofKey = (await client.authorizeSpend(euros)).denial;
+    expect([ofKey?.rule, ofKey?.cap]).toEqual([DenialRule.CURRENCY, ""]);
+    expect(ofKey?.message).toContain("the vault key abroad has a max_per_spend in another currency than eur");
+  });
+
   test("of a dry run: every draw, in its unit, and nothing is written", async () => {
     const client = server.spend(await server.vaultKey("dry"));
     const scope = { vaultKey: "vaultKeys/dry" };
