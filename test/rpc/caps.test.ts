@@ -267,6 +267,14 @@ describe("a cap that is archived", () => {
 });
 
 describe("what a caller is told", () => {
+  test("of a limit with a fraction of a cent: what it is worth where only cents are charged", async () => {
+    const client = server.spend(await server.vaultKey("fraction"));
+    await server.cap("fraction", "10.005", { scope: { vaultKey: "vaultKeys/fraction" } });
+    expect((await client.authorizeSpend(asks("j"))).disposition).toBe(Disposition.GRANTED);
+    const { denial } = await client.authorizeSpend(asks("k", { amount: "0.01" }));
+    expect(denial).toMatchObject({ headroom: usd("0.005"), shortBy: usd("0.005") });
+  });
+
   test("of a cap that counts spends", async () => {
     const client = server.spend(await server.vaultKey("counted"));
     const scope = { vaultKey: "vaultKeys/counted" };
