@@ -1,7 +1,7 @@
 /** Why a request is not forwarded: an answer in words, before it takes a vendor's shape. */
 export interface ProxyRefusal {
   /** HTTP status. None of them makes a vendor's client try again by itself, unless `retry` says so. */
-  readonly status: 400 | 401 | 403 | 404 | 405 | 409 | 413 | 414 | 415 | 417 | 421 | 431 | 500 | 503;
+  readonly status: 400 | 401 | 403 | 404 | 405 | 408 | 409 | 413 | 414 | 415 | 417 | 421 | 431 | 500 | 503;
   /** A stable word, for example "duplicate_parameter". */
   readonly code: string;
   /** One sentence: what is wrong, and what to do. Never repeats what was sent. */
