@@ -40,6 +40,10 @@ export interface StripeCall {
   readonly vendorAccount: string;
   readonly target: StripeTarget;
   readonly onDecline: OnDecline;
+  /** Runs right before each request that moves money or may lead to it. What it throws keeps the request from being sent. */
+  readonly beforeMoney?: (() => Promise<void>) | undefined;
+  /** Only the server may confirm what the guard creates, whatever the caller's parameters say. */
+  readonly manualConfirmation?: boolean | undefined;
   readonly vendorDeadlineMs: number;
   /** A reading of the clock: how long to wait for a grant. */
   readonly deadline: number;

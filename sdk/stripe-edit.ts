@@ -115,6 +115,7 @@ async function keepDraft(call: StripeCall, grant: Grant): Promise<void> {
     key: `holdfast-keep-${call.runtime.random.hex128()}`,
     replay: false,
     first: false,
+    ends: true,
     sendUntil: Number.POSITIVE_INFINITY,
     deadline: call.runtime.clock.now() + call.vendorDeadlineMs,
   });

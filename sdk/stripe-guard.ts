@@ -46,6 +46,10 @@ export interface GuardSettings {
   readonly onDecline: OnDecline;
   /** Writes that the application lets past the guard, by their names. */
   readonly allow: ReadonlySet<string>;
+  /** See `StripeCall`. Not asked before a request that ends what could move money. */
+  readonly beforeMoney?: (() => Promise<void>) | undefined;
+  /** See `StripeCall`. */
+  readonly manualConfirmation?: boolean | undefined;
 }
 
 export interface StripeGuard {
@@ -154,7 +158,10 @@ function callOf(
     },
     deadline: settings.runtime.clock.now() + settings.timeoutMs,
     ownSending: { key: ownKey(headers), retries: scope?.ownRetries },
-    passOn: () => passOn(() => pass(wire)),
+    passOn: async () => {
+      if (route.plan.flow !== "release") await settings.beforeMoney?.();
+      return passOn(() => pass(wire));
+    },
   };
 }
 

@@ -82,6 +82,7 @@ export async function cancelIntent(
       key,
       replay: false,
       first: false,
+      ends: true,
       sendUntil: Number.POSITIVE_INFINITY,
       deadline,
     },

@@ -143,7 +143,7 @@ async function takeStep(step: StepAt): Promise<StripeAnswer | undefined> {
     await followed(step);
     return answer;
   }
-  if (exchange.signal.kind === "not_sent" && !result.replay) {
+  if ((exchange.signal.kind === "not_sent" || exchange.signal.kind === "denied") && !result.replay) {
     await followed(step);
     throw new VendorUnreachableError(`Stripe could not be reached for the step ${step.name}`, {
       ...errorContext(call, grant, reference),
@@ -171,6 +171,13 @@ async function finalizeFirst(
   const object = await readFamily(call, step.family, reference);
   if (object !== undefined && !isDraft(object)) return { object };
   const answer = result.outcome === "too_late" ? undefined : result.exchange.answer;
+  if (object !== undefined && result.outcome !== "too_late" && result.exchange.signal.kind === "denied") {
+    await settle(step, object);
+    throw new VendorUnreachableError("the step finalize was stopped before it was sent", {
+      ...errorContext(step.call, step.grant, reference),
+      cause: result.exchange.error,
+    });
+  }
   if (object === undefined || result.outcome !== "not_charged" || answer === undefined) {
     return doubt(step, "the draft could not be finalized before it is paid");
   }

@@ -146,7 +146,7 @@ async function createAndBind(flow: IntentFlow): Promise<Next> {
   const result = await sendStep(call, grant, {
     path: "/v1/payment_intents",
     endpoint: call.endpoint,
-    body: joinForm(createFields(call.fields, authorizationMetadata(grant))),
+    body: joinForm(createFields(call.fields, authorizationMetadata(grant), call.manualConfirmation)),
     key: grant.idempotencyKey,
     replay: grant.mayHaveBeenSent,
     first: true,
@@ -271,6 +271,7 @@ async function confirm(flow: IntentFlow, intent: Intent): Promise<Next> {
   const { exchange } = result;
   const { answer, signal } = exchange;
   if (result.outcome === "charged" && answer !== undefined) return confirmed(flow, intent, answer);
+  if (signal.kind === "denied") return stopped(flow, intent, exchange.error);
   if (signal.kind === "not_sent" && !result.replay) {
     await call.settlements.reportUnknown(grant, "the vendor could not be reached to confirm");
     throw new VendorUnreachableError("Stripe could not be reached to confirm the PaymentIntent", {
@@ -280,6 +281,30 @@ async function confirm(flow: IntentFlow, intent: Intent): Promise<Next> {
   }
   if (result.outcome === "not_charged" && answer !== undefined) return declined(flow, intent, answer, signal);
   return afterUnclearConfirm(flow, intent, exchange);
+}
+
+/**
+ * Something said no right before the confirmation. What this call created is cancelled, which gives its headroom back;
+ * an object that the caller had made before stays as it was.
+ */
+async function stopped(flow: IntentFlow, intent: Intent, cause: unknown): Promise<Next> {
+  const { call, grant } = flow;
+  const error = new VendorUnreachableError("the confirmation of the PaymentIntent was stopped before it was sent", {
+    ...errorContext(call, grant, intent.id),
+    cause,
+  });
+  if (flow.ownConfirmation === true) {
+    await followed(flow, intent);
+    throw error;
+  }
+  const after = await cancelIntent(call, grant, intent.id, `${grant.idempotencyKey}-cancel`, flow.deadline);
+  // It was charged after all, by the customer or an earlier confirmation.
+  if (after?.status === "succeeded") return { kind: "intent", intent: after };
+  if (after?.status === "canceled") {
+    await call.settlements.void(grant, { evidence: "tombstone", vendorReference: intent.id });
+    throw error;
+  }
+  return doubt(flow, "a confirmation was stopped, and the cancellation is not proven", intent.id);
 }
 
 async function confirmed(flow: IntentFlow, intent: Intent, answer: StripeAnswer): Promise<Next> {

@@ -114,6 +114,7 @@ export async function endObject(
       key: `${grant.idempotencyKey}-cancel-${id}`,
       replay: false,
       first: false,
+      ends: true,
       sendUntil: Number.POSITIVE_INFINITY,
       deadline,
     },

@@ -17,6 +17,8 @@ export interface Step {
   readonly first: boolean;
   /** Sent at most once, whatever comes back. */
   readonly once?: boolean;
+  /** Keeps money from moving, so nothing may forbid it. */
+  readonly ends?: boolean;
   /** Readings of the clock: nothing is sent after `sendUntil`, nothing at all is waited for after `deadline`. */
   readonly sendUntil: number;
   readonly deadline: number;
@@ -50,6 +52,11 @@ export async function sendStep(call: StripeCall, grant: Grant, step: Step): Prom
   for (let sends = 0; sends < SENDS_MAX; sends += 1) {
     if (sends === 0) await assertLeaseHeld(call, grant, step);
     else if (!holdsLease(grant)) return last;
+    const stopped = step.ends === true ? undefined : await stoppedBefore(call);
+    if (stopped !== undefined) {
+      // An earlier send of this attempt is still unknown; this one certainly did not happen.
+      return { outcome: classifyOutcome(stopped.signal, { replay }), exchange: stopped, replay, resent: sends > 0 };
+    }
     // Read right before the write: this process may have been stopped since it composed the request.
     const now = runtime.clock.now();
     const remainingMs = step.deadline - now;
@@ -73,6 +80,16 @@ export async function sendStep(call: StripeCall, grant: Grant, step: Step): Prom
     await sleep(runtime, waitMs);
   }
   return last;
+}
+
+/** What keeps the request from being sent, asked for right before it. */
+async function stoppedBefore({ beforeMoney }: StripeCall): Promise<Exchange | undefined> {
+  try {
+    await beforeMoney?.();
+    return undefined;
+  } catch (error) {
+    return { signal: { kind: "denied" }, error };
+  }
 }
 
 /** Not ours to send again once another holder may run: what was sent is left in doubt. */

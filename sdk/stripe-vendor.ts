@@ -2,6 +2,7 @@
  * What this package knows about Stripe, for Holdfast's own server. Not for applications: anything here may change or go
  * away in any version, also in a patch.
  */
+export { type Assembly, assemble, type AssemblyOptions } from "./assembly.ts";
 export {
   type Comparable,
   type CommittedJudgement,
@@ -17,6 +18,7 @@ export {
   movementsOf,
   type Span,
 } from "./compare.ts";
+export { checkSpend } from "./context.ts";
 export {
   type DecimalMoney,
   fromStripeAmount,
@@ -57,7 +59,10 @@ export {
   systemTimers,
   type Timers,
 } from "./runtime.ts";
+export { STRIPE_ENDPOINTS } from "./stripe-endpoint-table.ts";
 export { findStripeEndpoint, type StripeEffect, type StripeEndpoint } from "./stripe-endpoints.ts";
+export { createStripeGuard, type GuardSettings, type StripeCallScope, type StripeGuard } from "./stripe-guard.ts";
+export type { StripeHttpClient, StripeHttpResponse } from "./stripe-http.ts";
 export { FAMILIES, type FamilyName, type ObjectFamily, type Verdict } from "./stripe-object.ts";
 export { type OneCallPlan, type Plan, planOf } from "./stripe-plan.ts";
 export { problemOfAllowing, takesSpend } from "./stripe-plan.ts";
