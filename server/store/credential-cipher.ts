@@ -12,14 +12,14 @@ export interface CredentialKeys {
 export type SecretPlace = CredentialPlace | AnswerPlace;
 
 /** A vendor's own key. */
-export interface CredentialPlace {
+interface CredentialPlace {
   readonly workspace: string;
   readonly vendor: string;
   readonly credentialId: string;
 }
 
 /** A vendor's answer to a request of the proxy. */
-export interface AnswerPlace {
+interface AnswerPlace {
   readonly workspace: string;
   readonly vaultKeyId: string;
   readonly requestKey: Uint8Array;

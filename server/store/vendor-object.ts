@@ -17,6 +17,23 @@ const ownerStatement = statement(
    where o.workspace_id = $1::text and o.vendor = $2::text and o.vendor_account = $3::text and o.object_id = $4::text`,
 );
 
+// A first owner stays the owner, so nobody comes to an object by showing it around.
+const ownsStatement = statement(
+  "owns_vendor_objects",
+  `select not exists (
+     select from unnest($5::text[]) as asked (id)
+     where not exists (
+       select from holdfast.vendor_objects o
+       where o.workspace_id = $1::text and o.vendor = $2::text and o.vendor_account = $3::text
+         and o.object_id = asked.id and o.vault_key_id = $4::text
+     ) and not exists (
+       select from holdfast.authorizations t
+       where t.workspace_id = $1::text and t.vendor = $2::text and t.vendor_account = $3::text
+         and t.vendor_reference = asked.id and t.vault_key_id = $4::text
+     )
+   ) as owns`,
+);
+
 /** Where an object of a vendor is. */
 export interface VendorPlace {
   readonly vendor: string;
@@ -45,4 +62,16 @@ export async function vendorObjectOwner(
   const values = [workspace, vendor, vendorAccount, objectId];
   const [row] = await run<{ vault_key_id: string }>(database, ownerStatement, values);
   return row?.vault_key_id;
+}
+
+/** Whether a vault key has made every one of these objects, or was granted the spend that one is bound to. */
+export async function ownsVendorObjects(
+  database: Database,
+  workspace: string,
+  { vendor, vendorAccount }: VendorPlace,
+  asked: { readonly vaultKeyId: string; readonly objectIds: readonly string[] },
+): Promise<boolean> {
+  const values = [workspace, vendor, vendorAccount, asked.vaultKeyId, [...new Set(asked.objectIds)]];
+  const [row] = await run<{ owns: boolean }>(database, ownsStatement, values);
+  return row?.owns === true;
 }

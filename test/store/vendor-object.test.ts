@@ -1,6 +1,7 @@
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "vitest";
-import { rememberVendorObjects, vendorObjectOwner } from "../../server/store/vendor-object.ts";
-import { type Granting, openGranting } from "../support/granting.ts";
+import { ownsVendorObjects, rememberVendorObjects, vendorObjectOwner } from "../../server/store/vendor-object.ts";
+import { bindVendorReference } from "../../server/store/spend.ts";
+import { attempt, type Granting, openGranting } from "../support/granting.ts";
 import { openPaused, type Paused } from "../support/paused.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 
@@ -40,6 +41,30 @@ test("the first key that says so stays the owner, and what is new beside it is w
   await remember("other", "pi_1", "pi_2", "pi_2");
   await remember("other");
   expect([await owner("pi_1"), await owner("pi_2")]).toEqual(["main", "other"]);
+});
+
+test("a key owns what it has made and what its spends are bound to, and all of a list or nothing", async () => {
+  const owns = (vaultKeyId: string, objectIds: string[], where = place) =>
+    ownsVendorObjects(database.pool, granting.workspace, where, { vaultKeyId, objectIds });
+  const attemptId = attempt();
+  const authorization = await granting.grant({ attemptId, settlement: "TWO_STEP" });
+  await bindVendorReference(database.pool, granting.workspace, {
+    vaultKeyId: "main",
+    authorization,
+    attemptId,
+    vendorReference: "pi_bound",
+    vendorState: "",
+    followForMs: 3_600_000,
+    traceId: "",
+  });
+  await remember("main", "pi_1");
+  await remember("other", "pi_2", "pi_1");
+  expect(await owns("main", ["pi_1", "pi_bound", "pi_1"])).toBe(true);
+  expect(await owns("other", ["pi_2"])).toBe(true);
+  expect(await owns("other", ["pi_2", "pi_1"])).toBe(false);
+  expect(await owns("other", ["pi_bound"])).toBe(false);
+  expect(await owns("main", ["pi_nobody"])).toBe(false);
+  expect(await owns("main", ["pi_1"], { ...place, vendorAccount: "acct_1" })).toBe(false);
 });
 
 test("of two at once the one that commits first is the owner", async () => {
