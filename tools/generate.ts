@@ -1,4 +1,5 @@
-// Makes every generated file anew: third_party/buf, gen, the SDK's endpoint table and reference, server/store/schema.sql.
+// Makes every generated file anew: third_party/buf, gen, the SDK's endpoint table and reference, the proxy's table
+// of parameters, server/store/schema.sql.
 // The result is committed; .ci/run fails when it differs.
 import { spawnSync } from "node:child_process";
 
@@ -6,6 +7,7 @@ const steps: readonly (readonly [string, ...string[]])[] = [
   [process.execPath, "tools/print-validate-proto.ts"],
   ["buf", "generate"],
   [process.execPath, "tools/generate-stripe-endpoints.ts"],
+  [process.execPath, "--conditions=holdfast-source", "tools/generate-stripe-parameters.ts"],
   [process.execPath, "tools/generate-api-reference.ts"],
   [process.execPath, "--conditions=holdfast-source", "tools/dump-schema.ts"],
 ];
