@@ -24,7 +24,8 @@ const countStatement = statement(
 const closeStatement = statement(
   "close_contradiction",
   `select ${contradictionColumns("k")}
-   from holdfast.close_contradiction($1::text, $2::text, $3::text, $4::text, $5::text) as k`,
+   from holdfast.close_contradiction($1::text, $2::text,
+     holdfast.actor_in_force($1::text, 'operator', $3::text), $4::text, $5::text) as k`,
 );
 
 interface ContradictionRow {

@@ -70,6 +70,11 @@ export function requiresRecovery(error: unknown): boolean {
   return sqlStateOf(error) === "HF001";
 }
 
+/** Raised by `holdfast.actor_in_force` for an operator who was revoked after the call was let in. */
+export function isRevokedActor(error: unknown): boolean {
+  return sqlStateOf(error) === "HF002";
+}
+
 /** No room on the disk for what a statement would have written; the server goes on answering what writes nothing. */
 export function isStorageFull(error: unknown): boolean {
   return sqlStateOf(error) === "53100";

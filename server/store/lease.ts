@@ -40,7 +40,8 @@ const listStatement = statement(
 const reopenStatement = statement(
   "reopen_billing_lease",
   `select f.reopened as done, ${leaseColumns}
-   from holdfast.reopen_billing_lease($1::text, $2::text, $3::text, $4::text, $5::text, $6::text) as f`,
+   from holdfast.reopen_billing_lease($1::text, $2::text, $3::text,
+     holdfast.actor_in_force($1::text, 'operator', $4::text), $5::text, $6::text) as f`,
 );
 
 interface LeaseRow {

@@ -1,6 +1,12 @@
 import { HoldfastError } from "../domain/errors.ts";
 import type { Database } from "./database.ts";
-import { classifyDatabaseError, isLockTimeout, isStorageFull, requiresRecovery } from "./database-errors.ts";
+import {
+  classifyDatabaseError,
+  isLockTimeout,
+  isRevokedActor,
+  isStorageFull,
+  requiresRecovery,
+} from "./database-errors.ts";
 
 /** What a failed statement means for a caller: a refusal that says whether it may repeat, else the error itself. */
 export function refusalFor(error: unknown): unknown {
@@ -11,6 +17,9 @@ export function refusalFor(error: unknown): unknown {
         'Nothing is granted until an operator has run "holdfast recover".',
       { cause: error },
     );
+  }
+  if (isRevokedActor(error)) {
+    return new HoldfastError("INVALID_TOKEN", "The operator is revoked; nothing was done.", { cause: error });
   }
   if (isStorageFull(error)) {
     return new HoldfastError(

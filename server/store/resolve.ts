@@ -7,7 +7,8 @@ const resolveVoidStatement = statement(
   "resolve_void",
   `select f.error_reason, ${holdLeftMs("f.hold_left")} as hold_left_ms,
      ${authorizationColumns("(f.authorization_row)")}
-   from holdfast.resolve_void($1::text, $2::text, $3::integer, $4::text, $5::text, $6::text, $7::text) as f`,
+   from holdfast.resolve_void($1::text, $2::text, $3::integer,
+     holdfast.actor_in_force($1::text, 'operator', $4::text), $5::text, $6::text, $7::text) as f`,
 );
 
 export interface VoidResolution {

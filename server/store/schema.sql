@@ -595,6 +595,8 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.acquire_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_ttl interval, p_actor_id text, p_trace_id text) returns TABLE(answer text, lease_row billing_leases, remaining_ms bigint)
 
+-- function holdfast.actor_in_force(p_workspace text, p_actor_kind text, p_actor_id text) returns text
+
 -- function holdfast.advance_reconciliation_run(p_workspace text, p_run text, p_from jsonb, p_to jsonb, p_state text, p_message text, p_counts jsonb, p_differences jsonb, p_matches jsonb) returns boolean
 
 -- function holdfast.append_audit(p_workspace text, p_time timestamp with time zone, p_kind text, p_actor_kind text, p_actor_id text, p_trace_id text, p_detail jsonb, p_authorization authorizations, p_disposition text, p_reason text) returns void

@@ -36,7 +36,8 @@ const commitBatchStatement = statement(
 const voidSpendStatement = statement(
   "void_spend",
   `select f.error_reason, ${holdLeftMs("f.hold_left")} as hold_left_ms, ${authorizationColumns("(f.authorization_row)")}
-   from holdfast.void_spend($1::text, $2::text, $3::integer, $4::text, $5::text, $6::text, $7::text, $8::integer,
+   from holdfast.void_spend($1::text, $2::text, $3::integer, $4::text,
+     holdfast.actor_in_force($1::text, $4::text, $5::text), $6::text, $7::text, $8::integer,
      $9::boolean, $10::text, $11::text, $12::text) as f`,
 );
 

@@ -128,6 +128,7 @@ begin
     v_kind := null;
     v_counted := 0;
     v_places := 0;
+    if r.actor_kind = 'operator' then perform holdfast.actor_in_force(p_workspace, r.actor_kind, r.actor_id); end if;
     select t.* into a from holdfast.authorizations t
       where t.workspace_id = p_workspace and t.spend_key = r.spend_key and t.generation = r.generation;
     if not found then

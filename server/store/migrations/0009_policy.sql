@@ -58,3 +58,25 @@ create table holdfast.vault_key_uses (
   constraint vault_key_uses_pkey primary key (workspace_id, vault_key_id),
   constraint vault_key_uses_id_check check (vault_key_id ~ '^[a-z0-9]{1,32}$')
 );
+
+-- Hands an actor on where he may still act: an operator who was revoked changes nothing, also with a call that had been
+-- let in before. The operator's row is kept for the rest of the transaction, so that a revocation has either been seen
+-- here or returns after what is done here.
+create function holdfast.actor_in_force(p_workspace text, p_actor_kind text, p_actor_id text) returns text
+language plpgsql volatile
+as $$
+begin
+  if p_actor_kind = 'operator' then
+    perform from holdfast.operators o
+      where o.workspace_id = p_workspace and o.operator_id = p_actor_id for share;
+    -- A statement of its own: it sees what the lock has waited for.
+    if exists (
+      select from holdfast.operators o
+      where o.workspace_id = p_workspace and o.operator_id = p_actor_id and o.revoke_time is not null
+    ) then
+      raise exception 'the operator is revoked' using errcode = 'HF002';
+    end if;
+  end if;
+  return p_actor_id;
+end
+$$;
