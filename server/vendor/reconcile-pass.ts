@@ -31,6 +31,8 @@ export interface PassSettings {
   readonly readsPerAuthorization: number;
   readonly figures: ReconcilerFigures;
   readonly signal: AbortSignal;
+  /** Others wait for a turn: this one ends after what it has begun, and goes on with its next turn. */
+  readonly yields: () => boolean;
 }
 
 /** One replica's turn at one vendor of one workspace. */
@@ -154,7 +156,7 @@ async function settleDue(pass: Pass): Promise<void> {
       pass,
       rows.map((row) => rowOf(row)),
     );
-    if (!complete || rows.length < pageSize) return;
+    if (!complete || rows.length < pageSize || pass.yields()) return;
     after = rows.at(-1);
   }
 }
@@ -189,7 +191,7 @@ function printable(text: string): string {
 async function compare(pass: Pass): Promise<boolean> {
   for (let steps = 0; steps < stepsPerTurn; steps += 1) {
     if (!(await pass.goOn())) return false;
-    if (!(await compareStep(pass))) return false;
+    if (!(await compareStep(pass)) || pass.yields()) return false;
   }
   return true;
 }

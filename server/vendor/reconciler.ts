@@ -3,8 +3,9 @@ import { listDueVendors } from "../store/reconciler.ts";
 import { listWorkspaces } from "../store/workspace.ts";
 import { createPace, type Pace } from "./pace.ts";
 import { type PassSettings, reconcileVendor } from "./reconcile-pass.ts";
+import { createTurns } from "./turns.ts";
 
-export interface ReconcilerOptions extends Omit<PassSettings, "signal"> {
+export interface ReconcilerOptions extends Omit<PassSettings, "signal" | "yields"> {
   readonly intervalMs: number;
   /** Per credential. */
   readonly readsPerSecond: number;
@@ -12,8 +13,14 @@ export interface ReconcilerOptions extends Omit<PassSettings, "signal"> {
   readonly onError: (error: unknown) => void;
 }
 
-// Reads wait for the vendor, and a workspace that is slow must not hold up the others.
+// Reads wait for the vendor, and a workspace that is slow must not hold up the others. Where more of them have something
+// to do, each gives way after a page or a step.
 const passesMax = 4;
+
+interface Due {
+  readonly workspace: string;
+  readonly vendor: string;
+}
 
 /**
  * Looks every `intervalMs` at which vendors something is due, in every workspace, and settles it there. Any number of
@@ -23,26 +30,27 @@ export function startReconciler(options: ReconcilerOptions): { stop(): Promise<v
   const { database, intervalMs, readsPerSecond, onError, ...others } = options;
   const stopping = new AbortController();
   const { signal } = stopping;
-  const settings: PassSettings = { ...others, database, signal };
-  const passes = new Map<string, Promise<void>>();
   const paceOf = pacesOf(options.runtime, readsPerSecond);
   let timer: NodeJS.Timeout | undefined;
   let round = Promise.resolve();
 
-  const start = (workspace: string, vendor: string): void => {
-    const key = `${workspace}/${vendor}`;
-    if (passes.has(key) || passes.size >= passesMax) return;
-    const pass = reconcileVendor(settings, workspace, vendor, paceOf(key))
-      .catch(onError)
-      .finally(() => passes.delete(key));
-    passes.set(key, pass);
-  };
+  const keyOf = ({ workspace, vendor }: Due): string => `${workspace}/${vendor}`;
+  const turns = createTurns<Due>({
+    max: passesMax,
+    keyOf,
+    run: (due, yields) =>
+      reconcileVendor({ ...others, database, signal, yields }, due.workspace, due.vendor, paceOf(keyOf(due))).catch(
+        onError,
+      ),
+  });
   const look = async (): Promise<void> => {
     try {
+      const due: Due[] = [];
       for (const workspace of await listWorkspaces(database)) {
         if (signal.aborted) return;
-        for (const vendor of await listDueVendors(database, workspace)) start(workspace, vendor);
+        for (const vendor of await listDueVendors(database, workspace)) due.push({ workspace, vendor });
       }
+      turns.offer(due);
     } catch (error) {
       onError(error);
     }
@@ -61,7 +69,7 @@ export function startReconciler(options: ReconcilerOptions): { stop(): Promise<v
       stopping.abort();
       clearTimeout(timer);
       await round;
-      await Promise.all(passes.values());
+      await turns.stop();
     },
   };
 }
