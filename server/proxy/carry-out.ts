@@ -1,5 +1,5 @@
 import { createHash } from "node:crypto";
-import { type HoldfastError, SpendAlreadyFailedError, type SpendOption } from "@holdfast/sdk";
+import { type HoldfastError, SpendAlreadyFailedError, SpendInDoubtError, type SpendOption } from "@holdfast/sdk";
 import type { AuthorizationId } from "../domain/spend.ts";
 import type { ProxyDisposition } from "../store/proxy.ts";
 import { identify, type Identity } from "./identity.ts";
@@ -167,7 +167,7 @@ async function conclude(going: Going, sent: Sent, repeated: boolean): Promise<En
   if (sent.refusal !== undefined) return refused(going, sent, sent.refusal);
   const answer = rebuilt(sent, vendor, opened.requestId, identity);
   const succeeded = sent.status >= 200 && sent.status < 300;
-  if (succeeded) await memory.own(opened.key, request.account, vendor.objectsOf(sent.body)).catch(parts.onError);
+  if (succeeded) await memory.own(opened.key, request.account, madeBy(going, sent.body)).catch(parts.onError);
   if (identity === undefined) return { answer, disposition: "PASSED", reason: "" };
   const declined = vendor.isDecline(sent.status);
   // What the vendor did not do may be asked for again in other words; what it did, and what it declined, may not.
@@ -178,9 +178,18 @@ async function conclude(going: Going, sent: Sent, repeated: boolean): Promise<En
   return { answer, disposition: healed ? "HEALED" : "FORWARDED", reason: "" };
 }
 
+/** A key that may name objects of others makes only those its own that it surely has made. */
+function madeBy({ parts, opened, request }: Going, body: string): readonly string[] {
+  const ids = parts.vendor.objectsOf(body);
+  if (opened.flow === "list") return [];
+  if (opened.key.proxy.objectAccess === "OWN") return ids;
+  return request.method !== "GET" && request.ids.length === 0 ? ids.slice(0, 1) : [];
+}
+
 async function refused({ parts, opened, claim }: Going, sent: Sent, error: HoldfastError): Promise<Ended> {
-  const { refusal, nothingSent } =
-    sent.dead === undefined ? refusalOfSdk(error) : { refusal: sent.dead, nothingSent: true };
+  // What is in doubt stays so, whatever has become of the key since.
+  const { dead } = error instanceof SpendInDoubtError ? { dead: undefined } : sent;
+  const { refusal, nothingSent } = dead === undefined ? refusalOfSdk(error) : { refusal: dead, nothingSent: true };
   if (nothingSent) await claim?.forget().catch(parts.onError);
   const answer = parts.vendor.dialect.answerTo(refusal, opened.requestId);
   return { answer, disposition: dispositionOf(refusal), reason: refusal.code };

@@ -1,0 +1,130 @@
+import { findStripeEndpoint, planOf } from "@holdfast/sdk/stripe-vendor";
+import type { StripeCarrier } from "./stripe-carrier.ts";
+import { writeForm } from "./form.ts";
+import { stripeDialect } from "./stripe-dialect.ts";
+import { readKind } from "./stripe-reads.ts";
+import type { Flow, ProxiedVendor, ProxyRequest, RequestHead } from "./vendor.ts";
+
+/** Stripe, as the proxy's core sees it. */
+export function proxiedStripe(carrier: StripeCarrier): ProxiedVendor {
+  return {
+    dialect: stripeDialect,
+    flowOf,
+    objectsIn,
+    objectsOf,
+    isPaymentMethod: (parameter) => paymentMethod.test(parameter),
+    isDecline: (status) => status === 402,
+    answerHeaders,
+    carry({ request, flow, token, secret, apiVersion, proxy, spend, passedKey, beforeMoney }) {
+      const { method, path, query, body, endpoint, account, contentType = "" } = request;
+      return carrier.carry({
+        method,
+        path: query.length === 0 ? path : `${path}?${writeForm(query)}`,
+        body,
+        contentType,
+        endpoint,
+        token,
+        secret,
+        apiVersion,
+        account,
+        spend,
+        allow: new Set(flow === "named" ? [endpoint] : []),
+        onDecline: proxy.keepDeclined ? "keep" : "cancel",
+        upstreamKey: passedKey,
+        beforeMoney,
+      });
+    },
+    close: (graceMs) => carrier.close(graceMs),
+  };
+}
+
+function flowOf({ method, path, endpoint }: RequestHead): Flow {
+  if (method === "GET") return readKind(endpoint);
+  const known = findStripeEndpoint(method, path);
+  // The dialect lets none through that the table does not know.
+  if (known === undefined) return "named";
+  const { flow } = planOf(known);
+  switch (flow) {
+    case "pass":
+    case "named":
+      return flow;
+    case "one_call":
+    case "intent":
+      return "begin";
+    case "step":
+    case "edit":
+    case "release":
+      return "continue";
+  }
+}
+
+/** Parameters that name an object whose money a write is about. */
+const referring: ReadonlySet<string> = new Set([
+  "charge",
+  "invoice",
+  "payment_intent",
+  "quote",
+  "refund",
+  "setup_intent",
+  "source_transaction",
+  "subscription",
+  "subscription_item",
+  "from_invoice[invoice]",
+  "from_subscription",
+]);
+
+// What belongs to an object stands behind it in the path, and Stripe looks for it there only.
+function objectsIn({ ids, fields }: ProxyRequest): readonly string[] {
+  const named = fields.filter(({ key, value }) => referring.has(key) && value !== "").map(({ value }) => value);
+  return [...ids.slice(0, 1), ...named];
+}
+
+/** Members of an object that are objects of their own, made together with it. */
+const made = [
+  "id",
+  "charge",
+  "invoice",
+  "latest_charge",
+  "latest_invoice",
+  "payment_intent",
+  "pending_setup_intent",
+  "setup_intent",
+  "subscription",
+  "refund",
+] as const;
+
+function objectsOf(text: string): readonly string[] {
+  let body: unknown;
+  try {
+    body = JSON.parse(text);
+  } catch {
+    return [];
+  }
+  return idsIn(body, 0);
+}
+
+const depthMax = 3;
+const idPattern = /^[A-Za-z0-9_.-]{1,255}$/;
+
+function idsIn(value: unknown, depth: number): readonly string[] {
+  if (typeof value !== "object" || value === null || depth > depthMax) return [];
+  const members = value as Readonly<Record<string, unknown>>;
+  return made.flatMap((name) => {
+    const member = members[name];
+    if (typeof member === "string") return idPattern.test(member) ? [member] : [];
+    return idsIn(member, depth + 1);
+  });
+}
+
+const paymentMethod =
+  /^(?:payment_method|payment_method_data|default_payment_method|source|default_source|card)(?:\[|$)/;
+
+const answerHeaders: ReadonlySet<string> = new Set([
+  "idempotent-replayed",
+  "original-request",
+  "retry-after",
+  "stripe-account",
+  "stripe-rate-limited-reason",
+  "stripe-should-retry",
+  "stripe-version",
+]);
