@@ -17,8 +17,8 @@ import { moneyText, type Output, printFields, timeText, wordOf } from "./output.
 
 interface ReconcileFlags {
   readonly vendor: string;
-  readonly since: ReturnType<typeof sinceFrom>;
-  readonly timeout: number;
+  readonly since?: ReturnType<typeof sinceFrom>;
+  readonly timeout?: number;
 }
 
 export function reconcileCommand(program: Command, context: CommandContext): void {
@@ -26,8 +26,8 @@ export function reconcileCommand(program: Command, context: CommandContext): voi
     .command("reconcile")
     .description("compare both sides with a vendor; exit code 3 where they differ")
     .option("--vendor <vendor>", "which one", "stripe")
-    .option("--since <time>", 'a length of time such as "48h", or an instant', sinceFrom, sinceFrom("48h"))
-    .option("--timeout <time>", "how long to wait for it", parseSeconds, parseSeconds("6h"))
+    .option("--since <time>", 'a length of time such as "48h", which is the default, or an instant', sinceFrom)
+    .option("--timeout <time>", 'how long to wait for it, "6h" by default', parseSeconds)
     .action((flags: ReconcileFlags) => reconcile(context, flags));
 }
 
@@ -44,7 +44,9 @@ function sinceFrom(text: string) {
 
 const pollMs = 1_000;
 
-async function reconcile(context: CommandContext, { vendor, since, timeout }: ReconcileFlags): Promise<void> {
+async function reconcile(context: CommandContext, flags: ReconcileFlags): Promise<void> {
+  // Not defaults of the flags: the help would show them as they are parsed.
+  const { vendor, since = sinceFrom("48h"), timeout = parseSeconds("6h") } = flags;
   const { admin } = context.connection();
   const output = context.output();
   const startTime = "at" in since ? since.at : timestampFromMs(Date.now() - since.ago);
