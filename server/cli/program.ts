@@ -1,21 +1,10 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { Command, CommanderError } from "commander";
 import { StartupError } from "../startup-error.ts";
-import { auditCommands } from "./audit.ts";
-import { authorizationCommands } from "./authorizations.ts";
-import { capCommands } from "./caps.ts";
 import type { CommandContext, CommandGroup } from "./command.ts";
 import { type Connection, connectionFrom, type ConnectionOptions } from "./connection.ts";
-import { contradictionCommands } from "./contradictions.ts";
-import { credentialCommands } from "./credentials.ts";
-import { doctorCommand } from "./doctor.ts";
 import { commandErrorFrom, commandExitCodes } from "./exit-codes.ts";
-import { keyCommands } from "./keys.ts";
-import { killCommands } from "./kill.ts";
-import { leaseCommands } from "./leases.ts";
-import { operatorCommands } from "./operators.ts";
 import { createOutput, plain } from "./output.ts";
-import { reconcileCommand } from "./reconcile.ts";
 
 /** What a command reads and writes; a test gives its own. */
 export interface CommandLine {
@@ -29,19 +18,34 @@ export interface CommandLine {
   readonly local: (args: readonly string[]) => Promise<number | undefined>;
 }
 
-const groups: readonly CommandGroup[] = [
-  keyCommands,
-  capCommands,
-  killCommands,
-  authorizationCommands,
-  contradictionCommands,
-  leaseCommands,
-  auditCommands,
-  operatorCommands,
-  credentialCommands,
-  reconcileCommand,
-  doctorCommand,
+/** The commands of the first level in the order of the help, each with where it is; a file is loaded only when it is needed. */
+const groups: readonly (readonly [names: readonly string[], load: () => Promise<CommandGroup>])[] = [
+  [["keys"], async () => (await import("./keys.ts")).keyCommands],
+  [["caps"], async () => (await import("./caps.ts")).capCommands],
+  [["kill"], async () => (await import("./kill.ts")).killCommands],
+  [["authorizations", "in-doubt"], async () => (await import("./authorizations.ts")).authorizationCommands],
+  [["contradictions"], async () => (await import("./contradictions.ts")).contradictionCommands],
+  [["leases"], async () => (await import("./leases.ts")).leaseCommands],
+  [["audit"], async () => (await import("./audit.ts")).auditCommands],
+  [["operators"], async () => (await import("./operators.ts")).operatorCommands],
+  [["credentials"], async () => (await import("./credentials.ts")).credentialCommands],
+  [["reconcile"], async () => (await import("./reconcile.ts")).reconcileCommand],
+  [["doctor"], async () => (await import("./doctor.ts")).doctorCommand],
 ];
+
+const localCommands = [
+  ["serve", "run the server; --embedded brings its own Postgres"],
+  ["migrate", "bring the schema of DATABASE_URL to the version of this program"],
+  ["workspace", "workspace create <id>: make a workspace and print its first operator's token, once"],
+  ["recover", "take a restored, promoted or copied database into use; --restored: also where it does not show"],
+] as const;
+
+/** What the arguments may mean: every group of which they have a name, and all where they have none, as `--help` has. */
+async function groupsOf(args: readonly string[]): Promise<CommandGroup[]> {
+  if (localCommands.some(([name]) => name === args[0])) return [];
+  const named = groups.filter(([names]) => names.some((name) => args.includes(name)));
+  return await Promise.all((named.length > 0 ? named : groups).map(([, load]) => load()));
+}
 
 /** Runs one command and returns its exit code, or undefined while a server goes on running. Throws a StartupError. */
 export async function runCommand(args: readonly string[], line: CommandLine): Promise<number | undefined> {
@@ -75,7 +79,7 @@ export async function runCommand(args: readonly string[], line: CommandLine): Pr
         code = await line.local(args);
       });
   }
-  for (const group of groups) group(program, context);
+  for (const group of await groupsOf(args)) group(program, context);
   inheritSettings(program);
   // What they take is theirs to judge; inheriting has forbidden it.
   for (const [name] of localCommands) program.commands.find((one) => one.name() === name)?.allowExcessArguments();
@@ -90,13 +94,6 @@ export async function runCommand(args: readonly string[], line: CommandLine): Pr
     return exitCode;
   }
 }
-
-const localCommands = [
-  ["serve", "run the server; --embedded brings its own Postgres"],
-  ["migrate", "bring the schema of DATABASE_URL to the version of this program"],
-  ["workspace", "workspace create <id>: make a workspace and print its first operator's token, once"],
-  ["recover", "take a restored, promoted or copied database into use; --restored: also where it does not show"],
-] as const;
 
 function contextOf(program: Command, line: CommandLine, opened: (connection: Connection) => void): CommandContext {
   let connection: Connection | undefined;

@@ -1,5 +1,9 @@
+import { spawnSync } from "node:child_process";
+import { join } from "node:path";
 import { expect, test } from "vitest";
 import { run } from "./terminal.ts";
+
+const main = join(import.meta.dirname, "../../server/main.ts");
 
 /** The names of the commands that a help shows. */
 function namesOf(help: string): string[] {
@@ -19,4 +23,27 @@ test("the help of every command is words, also where a value is the default", as
   await look([]);
   expect(seen.length).toBeGreaterThan(40);
   expect((await run(["reconcile", "--help"])).out).toMatch(/--since[^-]*"48h", which is the default/);
+});
+
+/** Which files of commands a program has loaded before it ended. */
+function loaded(...args: string[]): string[] {
+  const report = `import { registerHooks } from "node:module";
+    registerHooks({ load(url, context, next) {
+      if (url.includes("/server/cli/")) process.stderr.write("loaded " + url.split("/").at(-1) + "\\n");
+      return next(url, context);
+    } });`;
+  const hook = `data:text/javascript,${encodeURIComponent(report)}`;
+  const flags = ["--conditions=holdfast-source", `--import=${hook}`, main, ...args];
+  const { stderr } = spawnSync(process.execPath, flags, { encoding: "utf8", env: { PATH: process.env["PATH"] } });
+  return [...stderr.matchAll(/^loaded (.*)$/gm)].map(([, file = ""]) => file);
+}
+
+test("a command loads no other command, and the help all of them", () => {
+  const files = ["keys.ts", "leases.ts", "audit.ts", "reconcile.ts", "authorizations.ts"];
+  const among = (...args: string[]) => loaded(...args).filter((file) => files.includes(file));
+  expect(among("in-doubt", "list", "--help")).toEqual(["authorizations.ts"]);
+  expect(among("--json", "leases", "--help")).toEqual(["leases.ts"]);
+  expect(among("migrate", "--nonsense")).toEqual([]);
+  expect(among("--help").toSorted()).toEqual(files.toSorted());
+  expect(among("nonsense").toSorted()).toEqual(files.toSorted());
 });
