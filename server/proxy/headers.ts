@@ -14,7 +14,7 @@ export interface ClientHeaders {
 }
 
 const spendBytesMax = 1_024;
-const visible = /^[\x20-\x7e]*$/;
+const visible = /^[\t\x20-\x7e]*$/;
 // What the vendors take at most.
 const keyPattern = /^[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?$/;
 

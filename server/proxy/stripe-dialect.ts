@@ -1,12 +1,11 @@
-import { STRIPE_ENDPOINTS } from "@holdfast/sdk/stripe-vendor";
 import { readForm, writeForm } from "./form.ts";
 import { type ClientHeaders, linesOf, readHeaders, readToken } from "./headers.ts";
 import { readJson } from "./json.ts";
 import { type ProxyRefusal, refuse } from "./refusal.ts";
-import { findStripeRead } from "./stripe-reads.ts";
+import { findEndpoint } from "./stripe-endpoints.ts";
 import { stripeRules } from "./stripe-rules.ts";
 import { readTarget } from "./target.ts";
-import { addTemplate, createTemplates, fillTemplate, findTemplate, idsIn } from "./template.ts";
+import { fillTemplate, idsIn } from "./template.ts";
 import type { Pair, ProxyAnswer, ProxyRequest, RawHead, RequestHead, VendorDialect } from "./vendor.ts";
 
 const bodyBytesMax = 262_144;
@@ -22,11 +21,6 @@ const chosenIds = /^[A-Z]+ \/v1\/(?:coupons|plans|products|skus)\/:id/;
 const chosenIdPattern = /^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,254}$/;
 // Ways of clients of old to say who they are and what they mean.
 const refusedNames: ReadonlySet<string> = new Set(["api_key", "key"]);
-
-const writes = createTemplates();
-for (const endpoint of Object.values(STRIPE_ENDPOINTS).flatMap((list) => list.split(","))) {
-  if (endpoint.trim() !== "") addTemplate(writes, endpoint.trim());
-}
 
 /** How Stripe's requests are read. Prefix "/stripe", for a port that serves several vendors. */
 export const stripeDialect: VendorDialect = {
@@ -44,7 +38,7 @@ function readHead({ method, target, rawHeaders }: RawHead): RequestHead {
   }
   const { path, query } = readTarget(target, "/stripe");
   const headers = readHeaders(rawHeaders, vendorHeaders);
-  const endpoint = method === "GET" ? findStripeRead(path) : findTemplate(writes, method, path);
+  const endpoint = findEndpoint(method, path);
   if (endpoint === undefined) {
     throw refuse(404, "unknown_endpoint", "Holdfast knows no such request of Stripe; nothing was sent.");
   }

@@ -1,5 +1,4 @@
 import { STRIPE_ENDPOINTS } from "@holdfast/sdk/stripe-vendor";
-import { addTemplate, createTemplates, findTemplate } from "./template.ts";
 
 /** Whether a read shows the one object that it names, or what belongs to everybody who shares the account. */
 export type ReadKind = "retrieve" | "list";
@@ -57,10 +56,13 @@ function listed(text: string): string[] {
     .filter((path) => path !== "");
 }
 
+/** Every write that is known, for example "POST /v1/charges/:id/capture". */
+export const stripeWrites: readonly string[] = Object.values(STRIPE_ENDPOINTS).flatMap(listed);
+
 /** What a write acts on can be read: the object with its id, and the collection before it. */
 function beneathWrites(): Map<string, ReadKind> {
   const kinds = new Map<string, ReadKind>();
-  for (const endpoint of Object.values(STRIPE_ENDPOINTS).flatMap(listed)) {
+  for (const endpoint of stripeWrites) {
     if (!/ \/v[12]\//.test(endpoint) || endpoint.includes("/test_helpers/")) continue;
     const segments = endpoint.slice(endpoint.indexOf("/")).split("/");
     for (const [at, segment] of segments.entries()) {
@@ -76,15 +78,11 @@ const reads = beneathWrites();
 for (const kind of ["retrieve", "list"] as const) {
   for (const path of listed(byHand[kind])) reads.set(`GET ${path}`, kind);
 }
-const templates = createTemplates();
-for (const endpoint of reads.keys()) addTemplate(templates, endpoint);
 
-/** The template of a read that Stripe has, for example "GET /v1/charges/:id"; undefined for any other path. */
-export function findStripeRead(path: string): string | undefined {
-  return findTemplate(templates, "GET", path);
-}
+/** Every read that is known, for example "GET /v1/charges/:id". */
+export const stripeReads: readonly string[] = [...reads.keys()];
 
-/** What a read shows. @throws RangeError on what `findStripeRead` does not answer. */
+/** What a read shows. @throws RangeError on what is not in `stripeReads`. */
 export function readKind(endpoint: string): ReadKind {
   const kind = reads.get(endpoint);
   if (kind === undefined) throw new RangeError(`"${endpoint}" is no read of Stripe`);

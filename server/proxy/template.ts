@@ -10,20 +10,25 @@ export function createTemplates(): Templates {
 
 /** Adds a method and path template, for example "POST /v1/charges/:id/capture". */
 export function addTemplate(templates: Templates, endpoint: string): void {
+  addWords(templates, endpoint).endpoint = endpoint;
+}
+
+/** Makes the words of a template words where they stand, so that they are no ids there. */
+export function addWords(templates: Templates, endpoint: string): Templates {
   let node = templates;
   for (const segment of endpoint.split(/ ?\//)) {
     const next = node.children.get(segment) ?? createTemplates();
     node.children.set(segment, next);
     node = next;
   }
-  node.endpoint = endpoint;
+  return node;
 }
 
 /** The endpoint of a path. A segment that is a word of the vendor's there is never an id: no two routers disagree. */
 export function findTemplate(templates: Templates, method: string, path: string): string | undefined {
   let node = templates.children.get(method);
   for (const segment of path.slice(1).split("/")) {
-    node = segment === ":id" ? undefined : (node?.children.get(segment) ?? node?.children.get(":id"));
+    node = segment === "" || segment === ":id" ? undefined : (node?.children.get(segment) ?? node?.children.get(":id"));
   }
   return node?.endpoint;
 }
