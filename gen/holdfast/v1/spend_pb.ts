@@ -609,7 +609,10 @@ export const AuthorizationState = {
   UNSPECIFIED: 0,
 
   /**
-   * Headroom is held and an attempt may be calling the vendor.
+   * Headroom is held and an attempt may be calling the vendor. A hold that has run out is shown as HELD until the sweep,
+   * seconds later, has written down what became of it together with its event in the audit: what is shown, listed by
+   * state and counted is always the same. AuthorizeSpend judges by the clock and does not wait for the sweep;
+   * `hold_expire_time` tells a reader.
    *
    * @generated from enum value: AUTHORIZATION_STATE_HELD = 1;
    */
