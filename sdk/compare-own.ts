@@ -7,6 +7,7 @@ import {
   type ListedFamily,
   movementPage,
   movementsOf,
+  notLookedAt,
   type Span,
 } from "./compare.ts";
 import type { ReconcileDifference } from "./reconcile.ts";
@@ -55,7 +56,10 @@ export async function compareBothWays(sides: OwnSides): Promise<Compared> {
   }
   for (const row of committed.filter(({ mark }) => !agreed.has(mark))) {
     const judged = await judgeCommitted(reader, row);
-    if (judged.kind === "unreadable") complete = false;
+    if (judged.kind === "unreadable") {
+      complete = false;
+      if (!reader.spent()) differences.push(notLookedAt({ ...row, authorized: row.committed }, judged.why));
+    }
     if (judged.kind === "differs") differences.push(judged.difference);
   }
   for (const row of inDoubt.filter(({ grantedAtS }) => grantedAtS >= span.from)) differences.push(unsettled(row));
@@ -76,6 +80,7 @@ async function compareFamily(sides: OwnSides, side: FamilySide): Promise<boolean
   const { reader, desk, committed, known } = sides;
   const { name, account, span, agreed, differences } = side;
   const own = new Map(committed.map((row) => [row.mark, row]));
+  let complete = true;
   for (let after: string | undefined = ""; after !== undefined; ) {
     const page = await movementPage(reader, name, span, account, after);
     if (page.kind === "unreadable" && (page.status === 400 || page.status === 403)) {
@@ -83,9 +88,14 @@ async function compareFamily(sides: OwnSides, side: FamilySide): Promise<boolean
       return [...committed, ...known].every((row) => placeOf(row).family !== FAMILIES[name]);
     }
     if (page.kind !== "found") return false;
-    const movements = await movementsOf(reader, name, page.value, account);
-    if (movements === undefined) return false;
-    for (const movement of movements) {
+    const read = await movementsOf(reader, name, page.value, account);
+    if (read === undefined) return false;
+    for (const { mark, id, why } of read.unread) {
+      complete = false;
+      const row = own.get(mark) ?? (MARK.test(mark) ? await sides.find(mark) : undefined);
+      if (row !== undefined) differences.push(notLookedAt({ mark, vendorReference: id, vendorAccount: account }, why));
+    }
+    for (const movement of read.movements) {
       const { mark } = movement;
       const row = own.get(mark) ?? (MARK.test(mark) ? await sides.find(mark) : undefined);
       // It may be another vault key's.
@@ -96,7 +106,7 @@ async function compareFamily(sides: OwnSides, side: FamilySide): Promise<boolean
     }
     after = page.value.after;
   }
-  return true;
+  return complete;
 }
 
 function unsettled({ mark, vendorReference, vendorAccount, held }: Comparable): Difference {

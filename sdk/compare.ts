@@ -78,15 +78,26 @@ export interface Movement {
   readonly verdict: Extract<Verdict, { kind: "charged" }>;
 }
 
-/** The movements of a page that carry our metadata. Undefined if an object could not be read to judge it. */
+/** An object that could not be read to judge it, and why. */
+export interface Unread {
+  readonly mark: string;
+  readonly id: string;
+  readonly why: string;
+}
+
+/**
+ * The movements of a page that carry our metadata, and what could not be read to judge it. Undefined if nothing more
+ * can be read.
+ */
 export async function movementsOf(
   reader: StripeReader,
   name: ListedFamily,
   page: StripePage,
   account: string,
-): Promise<readonly Movement[] | undefined> {
+): Promise<{ readonly movements: readonly Movement[]; readonly unread: readonly Unread[] } | undefined> {
   const family: ObjectFamily = FAMILIES[name];
   const movements: Movement[] = [];
+  const unread: Unread[] = [];
   for (const row of page.rows) {
     const mark = markOf(row);
     if (mark === "" || isCopy(name, row)) continue;
@@ -94,14 +105,32 @@ export async function movementsOf(
     let object = row;
     if (family.readQuery !== undefined) {
       const read = await readFamilyObject(reader, family, id, account);
-      if (read.kind === "unreadable") return undefined;
+      if (read.kind === "unreadable") {
+        if (reader.spent()) return undefined;
+        unread.push({ mark, id, why: read.why });
+        continue;
+      }
       if (read.kind === "absent") continue;
       object = read.value;
     }
     const verdict = family.judge(object);
     if (verdict.kind === "charged" && verdict.minor > 0n) movements.push({ mark, id, verdict });
   }
-  return movements;
+  return { movements, unread };
+}
+
+/** Something that could not be looked at: nothing is known of it. */
+export function notLookedAt(
+  {
+    mark,
+    vendorReference,
+    vendorAccount,
+    authorized,
+  }: Pick<Difference, "mark" | "vendorReference" | "vendorAccount"> & Partial<Pick<Difference, "authorized">>,
+  why: string,
+): Difference {
+  const message = `It could not be read, and was not looked at: ${why}. Compare again, or look at it by hand.`;
+  return { kind: "UNSETTLED", mark, vendorReference, vendorAccount, authorized, charged: undefined, message };
 }
 
 export type MovementJudgement<Row> =

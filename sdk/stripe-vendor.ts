@@ -16,6 +16,7 @@ export {
   movementPage,
   type MovementJudgement,
   movementsOf,
+  notLookedAt,
   type Span,
 } from "./compare.ts";
 export { checkSpend } from "./context.ts";
@@ -48,6 +49,7 @@ export {
   type StripePage,
   type StripeRead,
   type StripeReader,
+  type StripeReaderOptions,
 } from "./reconcile-stripe.ts";
 export {
   type Clock,
@@ -59,7 +61,6 @@ export {
   systemTimers,
   type Timers,
 } from "./runtime.ts";
-export { STRIPE_ENDPOINTS } from "./stripe-endpoint-table.ts";
 export { STRIPE_ENDPOINTS } from "./stripe-endpoint-table.ts";
 export { findStripeEndpoint, type StripeEffect, type StripeEndpoint } from "./stripe-endpoints.ts";
 export { createStripeGuard, type GuardSettings, type StripeCallScope, type StripeGuard } from "./stripe-guard.ts";

@@ -13,6 +13,8 @@ export type RunCursor =
       readonly family: string;
       /** The last object of the page before, or empty. */
       readonly after: string;
+      /** How often this page could not be read although the vendor answers. */
+      readonly tries?: number;
     }
   /** Reads what is committed and was not among the movements, after this one. */
   | { readonly step: "AUTHORIZATIONS"; readonly after: RunPosition | null; readonly incomparable: number }

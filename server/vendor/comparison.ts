@@ -8,7 +8,9 @@ import {
   type Movement,
   movementPage,
   movementsOf,
+  notLookedAt,
   placeOf,
+  type StripeReader,
 } from "@holdfast/sdk/stripe-vendor";
 import type {
   ReconciliationDifference,
@@ -127,19 +129,45 @@ async function movementStep(pass: Pass, run: ReconciliationRun, cursor: Movement
     const message = `The vendor does not let the credential list ${FAMILIES[family].collection}: ${page.why}`;
     return { to: cursor, state: "FAILED", message, counts: { reads: reader.reads() } };
   }
-  if (page.kind !== "found") return { waits: page.kind === "unreadable" ? page.why : "The vendor has no such list" };
-  const movements = await movementsOf(reader, family, page.value, account);
-  if (movements === undefined) return { waits: "An object could not be read" };
+  if (page.kind !== "found")
+    return unreadPage(reader, { ...cursor, family }, next, page.kind === "unreadable" ? page.why : "no such list");
+  const read = await movementsOf(reader, family, page.value, account);
+  if (read === undefined) return { waits: "An object could not be read" };
+  const { movements, unread } = read;
   const judged = await judgeMovements(pass, movements, account);
+  const missed = unread.map(({ mark, id, why }) =>
+    stored(notLookedAt({ mark, vendorReference: id, vendorAccount: account }, why)),
+  );
   const counts = {
     reads: reader.reads(),
     movements: movements.length,
     committed: judged.committed,
     authorizations: judged.matches.length,
   };
-  const to = page.value.after === undefined ? next : { ...cursor, family, after: page.value.after };
+  const to = page.value.after === undefined ? next : { ...cursor, family, after: page.value.after, tries: 0 };
   const message = `Comparing ${FAMILIES[family].collection}${account === "" ? "" : ` of ${account}`}.`;
-  return running(to, counts, { message, differences: judged.differences, matches: judged.matches });
+  return running(to, counts, {
+    message,
+    differences: [...judged.differences, ...missed],
+    matches: judged.matches,
+  });
+}
+
+const pageTriesMax = 5;
+
+/** A vendor that is away is waited for; a list that alone is not to be had is left out after some tries, and named. */
+function unreadPage(
+  reader: StripeReader,
+  cursor: MovementCursor & { readonly family: ListedFamily },
+  next: RunCursor,
+  why: string,
+): Stepped {
+  if (reader.spent()) return { waits: why };
+  const { account, family, tries = 0 } = cursor;
+  const counts = { reads: reader.reads() };
+  if (tries + 1 < pageTriesMax) return running({ ...cursor, tries: tries + 1 }, counts);
+  const missed = notLookedAt({ mark: "", vendorReference: FAMILIES[family].collection, vendorAccount: account }, why);
+  return running(next, counts, { differences: [stored(missed)] });
 }
 
 function spanOf({ startTime, endTime }: ReconciliationRun) {
@@ -222,8 +250,12 @@ async function committedStep(pass: Pass, run: ReconciliationRun, cursor: Committ
   let { incomparable } = cursor;
   for (const row of rows) {
     const judged = await judgeCommitted(reader, rowOf(row));
-    if (judged.kind === "unreadable" && reader.spent()) return { waits: judged.why };
-    if (judged.kind === "unreadable" || judged.kind === "incomparable") incomparable += 1;
+    if (judged.kind === "unreadable") {
+      if (reader.spent()) return { waits: judged.why };
+      const committed = rowOf(row);
+      differences.push(notLookedAt({ ...committed, authorized: committed.committed }, judged.why));
+    }
+    if (judged.kind === "incomparable") incomparable += 1;
     if (judged.kind === "differs") differences.push(judged.difference);
   }
   return running(

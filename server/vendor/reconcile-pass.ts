@@ -1,5 +1,4 @@
 import {
-  createStripeReader,
   reconcileEach,
   type ReconcileDesk,
   type ReconcileStep,
@@ -16,6 +15,7 @@ import type { CommitResult } from "../store/spend.ts";
 import { credentialOfVendor, noteVendorAnswer, openSecret } from "../store/vendor-credential.ts";
 import { compareStep } from "./comparison.ts";
 import type { Pace } from "./pace.ts";
+import { createPassReader } from "./pass-reader.ts";
 import { createServerDesk, type Row, rowOf } from "./reconcile-desk.ts";
 import type { ReconcilerFigures } from "./reconciler-figures.ts";
 import type { StripeClient } from "./stripe-client.ts";
@@ -111,7 +111,7 @@ async function openPass(settings: PassSettings, turn: Turn): Promise<Pass | unde
     vendor,
     desk: createServerDesk({ database, workspace, commits, silent }),
     reader(maxReads) {
-      last = createStripeReader({ get, runtime, maxReads, signal });
+      last = createPassReader({ get, runtime, maxReads, signal });
       return last;
     },
     silent,

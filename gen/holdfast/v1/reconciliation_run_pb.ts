@@ -427,7 +427,8 @@ export const ReconciliationDifferenceKind = {
   UNSPECIFIED: 0,
 
   /**
-   * Still in doubt: the vendor could not answer, or its absence is not proven yet.
+   * Still in doubt, because the vendor could not answer or its absence is not proven yet; or something that the vendor
+   * does not let be read, and that was not looked at.
    *
    * @generated from enum value: RECONCILIATION_DIFFERENCE_KIND_UNSETTLED = 1;
    */
