@@ -15,6 +15,12 @@ import type { Runtime } from "./runtime.ts";
 
 const NAME_PREFIX = "authorizations/";
 
+/** An authorization that was listed to be looked for. */
+export interface ListedRow extends Comparable {
+  /** Says when that was, on the control plane's clock. */
+  readonly lookToken: string;
+}
+
 /** An authorization as the API answers it, for a reconciliation. */
 export function comparable(authorization: Authorization): Comparable {
   const { heldAmount, spend, grantTime, reconciliation, committedAmount } = authorization;
@@ -51,8 +57,13 @@ export interface DeskSettings {
   readonly timeoutMs: number;
 }
 
-/** Settles through the API, with the vault key. */
-export function createDesk({ controlPlane, runtime, timeoutMs }: DeskSettings): ReconcileDesk {
+/**
+ * Settles through the API, with the vault key. `account`: the account that is looked at, as Stripe shows it; empty if it
+ * does not.
+ */
+export function createDesk(settings: DeskSettings, account: string): ReconcileDesk<ListedRow> {
+  const { controlPlane, runtime, timeoutMs } = settings;
+  const lookOf = ({ lookToken: token }: ListedRow) => ({ look: { token, vendorAccountId: account } });
   const deadline = () => runtime.clock.now() + timeoutMs;
   const answered = async (mark: string, call: (authorization: string) => Promise<unknown>): Promise<Refusal> => {
     const authorization = `${NAME_PREFIX}${mark}`;
@@ -70,14 +81,17 @@ export function createDesk({ controlPlane, runtime, timeoutMs }: DeskSettings): 
       answered(mark, (authorization) =>
         controlPlane.commit({ authorization, amount: { currency, amount }, vendorReference }, deadline()),
       ),
-    void: ({ mark }, proof) =>
-      answered(mark, (authorization) =>
-        controlPlane.void({ ...proof, authorization, evidence: VoidEvidence[proof.evidence] }, deadline()),
+    void: (row, proof) =>
+      answered(row.mark, (authorization) =>
+        controlPlane.void(
+          { ...proof, ...lookOf(row), authorization, evidence: VoidEvidence[proof.evidence] },
+          deadline(),
+        ),
       ),
-    report: ({ mark }, { finding, ...rest }) =>
-      answered(mark, (authorization) =>
+    report: (row, { finding, ...rest }) =>
+      answered(row.mark, (authorization) =>
         controlPlane.reportReconciliation(
-          { ...rest, authorization, finding: ReconciliationFinding[finding] },
+          { ...rest, ...lookOf(row), authorization, finding: ReconciliationFinding[finding] },
           deadline(),
         ),
       ),

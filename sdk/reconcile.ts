@@ -6,10 +6,11 @@ import type { DecimalMoney } from "./money.ts";
 import { checkNumber } from "./option-check.ts";
 import { getThrough } from "./reconcile-client.ts";
 import { reconcileEach, type ReconcileStep } from "./reconcile-core.ts";
-import { comparable, createDesk, type DeskSettings } from "./reconcile-desk.ts";
-import { createStripeReader } from "./reconcile-stripe.ts";
+import { comparable, createDesk, type DeskSettings, type ListedRow } from "./reconcile-desk.ts";
+import { createStripeReader, type StripeReader } from "./reconcile-stripe.ts";
 import { translateFailure } from "./refusal.ts";
 import type { StripeLike } from "./stripe.ts";
+import { text } from "./stripe-object.ts";
 
 /** How far a reconciliation goes, and who learns of it. */
 export interface ReconcileOptions {
@@ -88,10 +89,10 @@ export async function reconcile(
     throw new TypeError("since must be a Date: from when on both sides are compared.");
   }
   const reader = createStripeReader({ get: getThrough(stripe), runtime: settings.runtime, maxReads, signal });
-  const desk = createDesk(settings);
   const unsettled = await listUnsettled(settings, options.includeNotDue === true || since !== undefined);
+  const desk = createDesk(settings, unsettled.length === 0 ? "" : await accountOf(reader));
   const run = { desk, reader, ...(onProgress === undefined ? {} : { onStep: onProgress }) };
-  const { steps, complete } = await reconcileEach(run, unsettled.map(comparable));
+  const { steps, complete } = await reconcileEach(run, unsettled);
   const done = { steps, counts: countsOf(steps), differences: [], reads: reader.reads(), complete };
   if (since === undefined) return done;
   const compared = await compareBothWays({
@@ -99,8 +100,8 @@ export async function reconcile(
     reader,
     since,
     committed: (await listCommitted(settings, since)).map(comparable),
-    inDoubt: (await listUnsettled(settings, true)).filter(isDoubted).map(comparable),
-    known: unsettled.map(comparable),
+    inDoubt: (await listUnsettled(settings, true)).filter(({ isDoubted }) => isDoubted),
+    known: unsettled,
     find: (mark) => find(settings, mark),
   });
   return {
@@ -135,38 +136,55 @@ function isDoubted({ state, inDoubtTime }: Authorization): boolean {
   return state === AuthorizationState.IN_DOUBT || inDoubtTime !== undefined;
 }
 
-type ListPage = (
-  pageToken: string,
-  deadline: number,
-) => Promise<{ authorizations: Authorization[]; nextPageToken: string }>;
+/** Whose credential the client has: what another account shows proves nothing. Empty where Stripe does not say so. */
+async function accountOf(reader: StripeReader): Promise<string> {
+  const found = await reader.object("/v1/account", "");
+  const id = found.kind === "found" ? text(found.value, "id") : "";
+  return /^[A-Za-z0-9_]{1,128}$/.test(id) ? id : "";
+}
 
-async function listAll({ runtime, timeoutMs }: DeskSettings, what: string, list: ListPage): Promise<Authorization[]> {
-  const all: Authorization[] = [];
+interface ListedPage {
+  readonly authorizations: readonly Authorization[];
+  readonly nextPageToken: string;
+}
+
+async function listAll<Page extends ListedPage>(
+  { runtime, timeoutMs }: DeskSettings,
+  what: string,
+  list: (pageToken: string, deadline: number) => Promise<Page>,
+): Promise<Page[]> {
+  const pages: Page[] = [];
   try {
     for (let pageToken = ""; ; ) {
       const page = await list(pageToken, runtime.clock.now() + timeoutMs);
-      all.push(...page.authorizations);
+      pages.push(page);
       pageToken = page.nextPageToken;
-      if (pageToken === "") return all;
+      if (pageToken === "") return pages;
     }
   } catch (error) {
     throw translateFailure(error, what, {});
   }
 }
 
-async function listUnsettled(settings: DeskSettings, includeNotDue: boolean): Promise<Authorization[]> {
-  const all = await listAll(settings, "what is not settled", (pageToken, deadline) =>
+interface Unsettled extends ListedRow {
+  readonly isDoubted: boolean;
+}
+
+async function listUnsettled(settings: DeskSettings, includeNotDue: boolean): Promise<Unsettled[]> {
+  const pages = await listAll(settings, "what is not settled", (pageToken, deadline) =>
     settings.controlPlane.listUnsettled({ pageSize: 200, pageToken, includeNotDue }, deadline),
   );
-  return all.filter(isAsked);
+  return pages.flatMap(({ authorizations, lookToken }) =>
+    authorizations.filter(isAsked).map((one) => ({ ...comparable(one), lookToken, isDoubted: isDoubted(one) })),
+  );
 }
 
 async function listCommitted(settings: DeskSettings, since: Date): Promise<Authorization[]> {
   const startTime = timestampFromDate(since);
-  const all = await listAll(settings, "what is committed", (pageToken, deadline) =>
+  const pages = await listAll(settings, "what is committed", (pageToken, deadline) =>
     settings.controlPlane.listCommitted({ startTime, pageSize: 200, pageToken }, deadline),
   );
-  return all.filter(({ vendor }) => vendor === "stripe");
+  return pages.flatMap(({ authorizations }) => authorizations).filter(({ vendor }) => vendor === "stripe");
 }
 
 /** Undefined also for what belongs to another vault key. */

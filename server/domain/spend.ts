@@ -152,6 +152,14 @@ export interface Reconciliation {
   readonly note: string;
 }
 
+/** A look at the vendor that has shown nothing. */
+export interface Look {
+  /** When what was looked for was listed, in microseconds since 1970 on the database clock: the look began later. */
+  readonly time: bigint;
+  /** The account that was looked at, "acct_…" or with its mode "acct_…/live"; empty if it is not known. */
+  readonly account: string;
+}
+
 /** A charge that the state of its authorization does not allow. */
 export interface Contradiction {
   readonly contradictionId: string;

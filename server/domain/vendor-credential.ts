@@ -11,6 +11,16 @@ export interface VendorCredential {
   readonly lastRefusedTime: bigint | undefined;
 }
 
+/** "live" or "test"; empty where the secret does not say so. */
+export function modeOf({ maskedSecret }: Pick<VendorCredential, "maskedSecret">): string {
+  return /_(live|test)_/.exec(maskedSecret)?.[1] ?? "";
+}
+
+/** Where a credential looks, for example "acct_1/live": one account shows in each mode only what was charged in it. */
+export function lookedAccount(credential: Pick<VendorCredential, "vendorAccountId" | "maskedSecret">): string {
+  return `${credential.vendorAccountId}/${modeOf(credential)}`;
+}
+
 /** What a vendor said to one harmless read with a secret. */
 export type CredentialTrial =
   | { readonly kind: "accepted"; readonly vendorAccountId: string }

@@ -10,6 +10,7 @@ import * as store from "../store/reconcile.ts";
 import { principalOf } from "./auth.ts";
 import { authorizationPosition, authorizationPositionOf } from "./authorizations.ts";
 import { authorizationMessage, findingFrom, microsFrom } from "./convert.ts";
+import { encodeLookToken, lookFrom } from "./look.ts";
 import { cutPage, pageSize } from "./page.ts";
 import { followForMsDefault, requireSettled } from "./settle.ts";
 import { currentTraceId } from "./trace.ts";
@@ -25,6 +26,7 @@ export function reconcileMethods(database: Database): ReconcileMethods {
     async listUnsettledAuthorizations(request, context) {
       const { workspace, id } = principalOf(context.values);
       const size = pageSize(request.pageSize);
+      const lookToken = encodeLookToken(await store.readLookTime(database));
       const rows = await store.listUnsettled(database, workspace, {
         vaultKeyId: id,
         includeNotDue: request.includeNotDue,
@@ -32,7 +34,8 @@ export function reconcileMethods(database: Database): ReconcileMethods {
         limit: size + 1,
       });
       const page = cutPage("unsettled", rows, size, authorizationPosition);
-      return { authorizations: page.rows.map(authorizationMessage), nextPageToken: page.nextPageToken };
+      const { nextPageToken } = page;
+      return { authorizations: page.rows.map(authorizationMessage), nextPageToken, lookToken };
     },
     async listCommittedAuthorizations(request, context) {
       const { workspace, id } = principalOf(context.values);
@@ -60,6 +63,7 @@ export function reconcileMethods(database: Database): ReconcileMethods {
         note: request.note,
         followForMs: followForMsDefault,
         traceId: currentTraceId() ?? "",
+        ...lookFrom(request.look, finding === "ABSENT"),
       });
       return { authorization: authorizationMessage(requireSettled(result, midCall)) };
     },

@@ -26,6 +26,7 @@ import { actorOf, type Principal, principalOf } from "./auth.ts";
 import { authorizeCommand, authorizeResponse } from "./authorize.ts";
 import { authorizationMessage, evidenceFrom, millisecondsFrom, moneyFrom } from "./convert.ts";
 import { type ErrorLog, toRequestError } from "./errors.ts";
+import { lookFrom } from "./look.ts";
 import { followForMsDefault, midCall, requireSettled } from "./settle.ts";
 import { currentTraceId } from "./trace.ts";
 import { validateMessage } from "./validate.ts";
@@ -86,6 +87,7 @@ export function spendMethods(dependencies: SpendDependencies): SpendMethods {
         vendorReference: request.vendorReference,
         reason: request.reason,
         traceId: currentTraceId() ?? "",
+        ...lookFrom(request.look, request.evidence === VoidEvidence.ABSENT_AFTER_QUARANTINE),
       });
       return { authorization: authorizationMessage(requireSettled(result, midCall(result))) };
     },

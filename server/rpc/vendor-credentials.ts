@@ -6,7 +6,7 @@ import {
   VendorCredentialSchema,
 } from "@holdfast/api/holdfast/v1/vendor_credential_pb";
 import { HoldfastError, invalidField } from "../domain/errors.ts";
-import { type CredentialTrial, maskSecret, type VendorCredential } from "../domain/vendor-credential.ts";
+import { type CredentialTrial, maskSecret, modeOf, type VendorCredential } from "../domain/vendor-credential.ts";
 import type { CredentialCipher } from "../store/credential-cipher.ts";
 import type { Database } from "../store/database.ts";
 import type { ChangePolicy } from "../store/policy.ts";
@@ -72,8 +72,8 @@ export function vendorCredentialMethods(dependencies: VendorCredentialDependenci
         );
       }
       // One account has two worlds, and what was charged in the one does not show in the other.
-      if (modeOf(maskedSecret) !== modeOf(before.maskedSecret)) {
-        throw invalidField("secret", `must be of the ${modeOf(before.maskedSecret)} mode, like the present one.`);
+      if (modeOf({ maskedSecret }) !== modeOf(before)) {
+        throw invalidField("secret", `must be of the ${modeOf(before)} mode, like the present one.`);
       }
       const sealed = cipher.seal(secret, { workspace, vendor, credentialId: vendorCredentialId });
       const detail = { vendor_credential: vendorCredentialId, vendor, vendorAccountId, maskedSecret };
@@ -126,11 +126,6 @@ export function vendorCredentialMethods(dependencies: VendorCredentialDependenci
       return {};
     },
   };
-}
-
-/** "live" or "test", from a masked secret such as "sk_test_…4x9Q". */
-function modeOf(maskedSecret: string): string {
-  return maskedSecret.split("_")[1] ?? "";
 }
 
 /** Throws where it cannot be stored, before it leaves for the vendor. No message repeats the secret. */

@@ -104,6 +104,11 @@ export function epochMicros(expression: string): string {
   return `(extract(epoch from ${expression}) * 1000000)::bigint`;
 }
 
+/** The way back, of a parameter. */
+export function timeOf(parameter: string): string {
+  return `timestamptz 'epoch' + ${parameter}::bigint * interval '1 microsecond'`;
+}
+
 /** Reads a row; undefined for the null row of an outer join. */
 export function readAuthorization(row: AuthorizationRow): Authorization | undefined {
   if (row.spend_key === null) return undefined;

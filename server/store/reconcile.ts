@@ -1,7 +1,16 @@
-import type { Actor, Authorization, AuthorizationId, Finding } from "../domain/spend.ts";
-import { type AuthorizationRow, authorizationColumns, epochMicros, readAuthorization } from "./authorization.ts";
+import type { Actor, Authorization, AuthorizationId, Finding, Look } from "../domain/spend.ts";
+import {
+  type AuthorizationRow,
+  authorizationColumns,
+  epochMicros,
+  readAuthorization,
+  timeOf,
+} from "./authorization.ts";
 import { type Database, run, statement } from "./database.ts";
 import { readSettled, type Settled, type SettledRow } from "./spend.ts";
+
+// In a statement before the listing, so that it is earlier than what the listing has not seen yet.
+const lookTimeStatement = statement("read_look_time", `select ${epochMicros("holdfast.clock()")} as look_time`);
 
 // Each half of the union has an index of its own, so that neither settled rows nor holds that run are read.
 const listUnsettledStatement = statement(
@@ -33,7 +42,7 @@ const reportStatement = statement(
   "report_reconciliation",
   `select f.error_reason, ${authorizationColumns("(f.authorization_row)")}
    from holdfast.report_reconciliation($1::text, $2::text, $3::integer, $4::text, $5::text, $6::text, $7::text,
-     $8::text, $9::text, $10::interval, $11::text) as f`,
+     $8::text, $9::text, $10::interval, $11::text, ${timeOf("$12")}, $13::text) as f`,
 );
 
 const listCommittedStatement = statement(
@@ -87,6 +96,13 @@ const listInDoubtStatement = statement(
 interface DoubtRow extends AuthorizationRow {
   /** Null where it is not in doubt. */
   readonly since: bigint | null;
+}
+
+/** When a look at the vendor may begin: now, in microseconds since 1970. Read before what is looked for is listed. */
+export async function readLookTime(database: Database): Promise<bigint> {
+  const [row] = await run<{ look_time: bigint }>(database, lookTimeStatement, []);
+  if (row === undefined) throw new Error("read_look_time returned no row");
+  return row.look_time;
 }
 
 export interface UnsettledFilter {
@@ -146,6 +162,8 @@ export interface ReconciliationReport {
   readonly note: string;
   readonly followForMs: number;
   readonly traceId: string;
+  /** Needed with ABSENT. */
+  readonly look?: Look;
 }
 
 /** Writes down what asking the vendor has found where it settles nothing. */
@@ -166,6 +184,8 @@ export async function reportReconciliation(
     report.note,
     `${report.followForMs} milliseconds`,
     report.traceId,
+    report.look?.time ?? null,
+    report.look?.account ?? "",
   ]);
   if (row === undefined) throw new Error("report_reconciliation returned no row");
   return readSettled(row);

@@ -88,6 +88,7 @@ create table holdfast.authorizations (
   reconciliation_count integer default 0 not null,
   reconciliation_note text default ''::text not null,
   absent_since_time timestamp with time zone,
+  look_from_time timestamp with time zone,
   constraint authorizations_amount_check CHECK (((amount_micros >= 1) AND (amount_micros <= '1000000000000000000'::bigint))),
   constraint authorizations_committed_check CHECK ((committed_micros >= 0)),
   constraint authorizations_direction_check CHECK (((direction = ANY (ARRAY['SPEND'::text, 'REFUND'::text])) AND ((direction = 'REFUND'::text) OR (refund_of = ''::text)))),
@@ -488,6 +489,17 @@ create table holdfast.vault_keys (
   constraint vault_keys_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
 );
 
+create table holdfast.vendor_account_spans (
+  workspace_id text not null,
+  vendor text not null,
+  source text not null,
+  start_time timestamp with time zone not null,
+  vendor_account text not null,
+  constraint vendor_account_spans_lengths_check CHECK (((length(vendor) <= 32) AND (length(source) <= 32) AND ((length(vendor_account) >= 1) AND (length(vendor_account) <= 160)))),
+  constraint vendor_account_spans_pkey PRIMARY KEY (workspace_id, vendor, source, start_time),
+  constraint vendor_account_spans_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
+);
+
 create table holdfast.vendor_accounts (
   vendor text not null,
   vendor_account_id text not null,
@@ -591,7 +603,9 @@ CREATE UNIQUE INDEX vault_keys_request_idx ON holdfast.vault_keys USING btree (w
 
 CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials USING btree (workspace_id, vendor);
 
--- function holdfast.absence_proven(p_row authorizations, p_now timestamp with time zone) returns boolean
+-- function holdfast.absence_proven(p_row authorizations, p_look_time timestamp with time zone, p_now timestamp with time zone) returns boolean
+
+-- function holdfast.account_in_question(p_row authorizations, p_account text) returns text
 
 -- function holdfast.acquire_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_ttl interval, p_actor_id text, p_trace_id text) returns TABLE(answer text, lease_row billing_leases, remaining_ms bigint)
 
@@ -645,15 +659,23 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.instance_problem() returns text
 
+-- function holdfast.is_same_account(p_one text, p_other text) returns boolean
+
 -- function holdfast.key_denial(p_key vault_keys, p_now timestamp with time zone, p_vendor text, p_endpoint text, p_period text, p_purpose text, p_customer text, p_currency text, p_amount_micros bigint) returns text
 
 -- function holdfast.lease_denial(p_workspace text, p_vault_key text, p_now timestamp with time zone) returns text
+
+-- function holdfast.look_counts(p_row authorizations, p_look_time timestamp with time zone, p_now timestamp with time zone) returns boolean
 
 -- function holdfast.matching_caps(p_workspace text, p_requests jsonb, p_now timestamp with time zone) returns TABLE(ord integer, cap_id text, label text, subject text, unpinned boolean)
 
 -- function holdfast.next_reconciliation(p_first timestamp with time zone, p_now timestamp with time zone) returns timestamp with time zone
 
+-- function holdfast.note_vendor_account(p_workspace text, p_vendor text, p_source text, p_account text, p_time timestamp with time zone) returns void
+
 -- function holdfast.proxy_key_state(p_workspace text, p_vault_key text, p_vendor text, p_customer text) returns text
+
+-- function holdfast.quarantine_end_time(p_row authorizations) returns timestamp with time zone
 
 -- function holdfast.record_proxy_events(p_workspace text, p_events jsonb) returns void
 
@@ -669,7 +691,7 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.reopen_billing_lease(p_workspace text, p_lease text, p_period text, p_operator_id text, p_reason text, p_trace_id text) returns TABLE(reopened boolean, lease_row billing_leases)
 
--- function holdfast.report_reconciliation(p_workspace text, p_spend_key text, p_generation integer, p_actor_kind text, p_actor_id text, p_finding text, p_vendor_reference text, p_vendor_state text, p_note text, p_follow_for interval, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
+-- function holdfast.report_reconciliation(p_workspace text, p_spend_key text, p_generation integer, p_actor_kind text, p_actor_id text, p_finding text, p_vendor_reference text, p_vendor_state text, p_note text, p_follow_for interval, p_trace_id text, p_look_time timestamp with time zone, p_look_account text) returns TABLE(error_reason text, authorization_row authorizations)
 
 -- function holdfast.report_unknown(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_reason text, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
 
@@ -679,6 +701,8 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.resolve_void(p_workspace text, p_spend_key text, p_generation integer, p_operator_id text, p_vendor_reference text, p_reason text, p_trace_id text) returns TABLE(error_reason text, hold_left interval, authorization_row authorizations)
 
+-- function holdfast.send_end_time(p_row authorizations) returns timestamp with time zone
+
 -- function holdfast.settles_another(p_row authorizations, p_vendor_reference text) returns boolean
 
 -- function holdfast.share_policy(p_workspace text) returns void
@@ -687,7 +711,7 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.void_authorization(p_row authorizations, p_now timestamp with time zone, p_evidence text, p_reason text, p_actor_kind text, p_actor_id text, p_trace_id text) returns void
 
--- function holdfast.void_spend(p_workspace text, p_spend_key text, p_generation integer, p_actor_kind text, p_actor_id text, p_attempt_id text, p_evidence text, p_vendor_status integer, p_vendor_replayed boolean, p_vendor_reference text, p_reason text, p_trace_id text) returns TABLE(error_reason text, hold_left interval, authorization_row authorizations)
+-- function holdfast.void_spend(p_workspace text, p_spend_key text, p_generation integer, p_actor_kind text, p_actor_id text, p_attempt_id text, p_evidence text, p_vendor_status integer, p_vendor_replayed boolean, p_vendor_reference text, p_reason text, p_trace_id text, p_look_time timestamp with time zone, p_look_account text) returns TABLE(error_reason text, hold_left interval, authorization_row authorizations)
 
 -- function holdfast.where_granting(p_value text) returns text
 

@@ -8,10 +8,11 @@ import {
   type CommitCommand,
   type DenialRule,
   type Disposition,
+  type Look,
   stableKey,
   type VoidEvidence,
 } from "../domain/spend.ts";
-import { type AuthorizationRow, authorizationColumns, readAuthorization } from "./authorization.ts";
+import { type AuthorizationRow, authorizationColumns, readAuthorization, timeOf } from "./authorization.ts";
 import { type CapDrawJson, capFiguresColumns, type CapFiguresRow, readCapDraw, readCapFigures } from "./cap-figures.ts";
 import { type Database, run, statement } from "./database.ts";
 import { type EngagedRow, readEngaged } from "./kill-switch.ts";
@@ -38,7 +39,7 @@ const voidSpendStatement = statement(
   `select f.error_reason, ${holdLeftMs("f.hold_left")} as hold_left_ms, ${authorizationColumns("(f.authorization_row)")}
    from holdfast.void_spend($1::text, $2::text, $3::integer, $4::text,
      holdfast.actor_in_force($1::text, $4::text, $5::text), $6::text, $7::text, $8::integer,
-     $9::boolean, $10::text, $11::text, $12::text) as f`,
+     $9::boolean, $10::text, $11::text, $12::text, ${timeOf("$13")}, $14::text) as f`,
 );
 
 const reportUnknownStatement = statement(
@@ -177,6 +178,8 @@ export interface VoidCommand {
   readonly vendorReference: string;
   readonly reason: string;
   readonly traceId: string;
+  /** With ABSENT_AFTER_QUARANTINE. */
+  readonly look?: Look;
 }
 
 export async function voidSpend(database: Database, workspace: string, command: VoidCommand): Promise<Settled> {
@@ -194,6 +197,8 @@ export async function voidSpend(database: Database, workspace: string, command: 
     command.vendorReference,
     command.reason,
     command.traceId,
+    command.look?.time ?? null,
+    command.look?.account ?? "",
   ]);
 }
 

@@ -1,5 +1,5 @@
 import { HoldfastError } from "../domain/errors.ts";
-import type { VendorCredential } from "../domain/vendor-credential.ts";
+import { lookedAccount, type VendorCredential } from "../domain/vendor-credential.ts";
 import { StartupError } from "../startup-error.ts";
 import { epochMicros } from "./authorization.ts";
 import type { CredentialCipher, SealedSecret } from "./credential-cipher.ts";
@@ -39,6 +39,11 @@ const insertStatement = statement(
    select $1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::bytea, $8::bytea, now.t, now.t
    from (select holdfast.clock() as t) as now
    returning ${columns}`,
+);
+
+const noteAccountStatement = statement(
+  "note_vendor_account",
+  "select holdfast.note_vendor_account($1::text, $2::text, '', $3::text, holdfast.clock())",
 );
 
 const rotateStatement = statement(
@@ -150,6 +155,7 @@ export async function insertVendorCredential(
   try {
     const [row] = await run<CredentialRow>(transaction, insertStatement, values);
     if (row === undefined) throw new Error("insert_vendor_credential returned no row");
+    await run(transaction, noteAccountStatement, [workspace, vendor, lookedAccount({ vendorAccountId, maskedSecret })]);
     return readCredential(row);
   } catch (error) {
     if (sqlStateOf(error) !== "23505") throw error;

@@ -19,6 +19,7 @@ import type {
   RunPosition,
 } from "../domain/reconciliation-run.ts";
 import { type Authorization, formatAuthorizationName } from "../domain/spend.ts";
+import { readLookTime } from "../store/reconcile.ts";
 import {
   type ContradictionKey,
   listAccountsUsed,
@@ -85,6 +86,7 @@ function stepOf(pass: Pass, run: ReconciliationRun): Promise<Stepped> {
 
 async function settleStep(pass: Pass, run: ReconciliationRun, after: RunPosition | null): Promise<Stepped> {
   const { database, workspace, vendor } = pass;
+  const lookTime = await readLookTime(database);
   const rows = await listUnsettledOfVendor(database, workspace, {
     vendor,
     includeNotDue: true,
@@ -96,7 +98,7 @@ async function settleStep(pass: Pass, run: ReconciliationRun, after: RunPosition
   if (rows.length === 0) return running(first, {});
   const { steps, complete, reads } = await settleRows(
     pass,
-    rows.map((row) => rowOf(row)),
+    rows.map((row) => rowOf(row, { lookTime })),
   );
   // What used up its reads is left over, and says so; a vendor that is away is waited for.
   if (!complete && pass.silent()) return { waits: "The vendor does not answer" };
@@ -195,7 +197,9 @@ async function judgeMovements(pass: Pass, movements: readonly Movement[], accoun
     return match === null ? [] : [{ spendKey: match[1] as string, generation: Number(match[2]) }];
   });
   const found = ids.length === 0 ? [] : await listByKey(database, workspace, ids);
-  const rows = new Map(found.map((one) => rowOf(one.authorization, one.running)).map((row) => [row.mark, row]));
+  const rows = new Map(
+    found.map((one) => rowOf(one.authorization, { running: one.running })).map((row) => [row.mark, row]),
+  );
   const differences: Difference[] = [];
   const matches: { spendKey: string; generation: number }[] = [];
   let committed = 0;

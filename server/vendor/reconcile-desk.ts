@@ -20,12 +20,20 @@ const actor: Actor = { kind: "server", id: "reconciler" };
 /** An authorization, as it is compared with the vendor. */
 export interface Row extends Comparable {
   readonly authorization: Authorization;
+  /** When it was listed to be looked for, in microseconds; undefined where its absence is not asked about. */
+  readonly lookTime: bigint | undefined;
 }
 
-export function rowOf(authorization: Authorization, running = false): Row {
+interface Listed {
+  readonly running?: boolean;
+  readonly lookTime?: bigint;
+}
+
+export function rowOf(authorization: Authorization, { running = false, lookTime }: Listed = {}): Row {
   const { amount, held, committed, vendorReference, vendorAccount, endpoint, idempotencyKey } = authorization;
   return {
     authorization,
+    lookTime,
     mark: formatAuthorizationName(authorization).slice("authorizations/".length),
     endpoint,
     vendorAccount,
@@ -62,13 +70,17 @@ export interface DeskOptions {
   readonly commits: GroupCommit<CommitCommand, CommitResult>;
   /** The vendor does not answer at all. */
   readonly silent: () => boolean;
+  /** The one account that everything was read from; empty if there were several. */
+  readonly account: () => string;
 }
 
 // What was read is true, also where the server is about to stop.
 const neverAborted = new AbortController().signal;
 
 /** Settles in the store, whatever vault key it was granted to. */
-export function createServerDesk({ database, workspace, commits, silent }: DeskOptions): ReconcileDesk<Row> {
+export function createServerDesk(options: DeskOptions): ReconcileDesk<Row> {
+  const { database, workspace, commits, silent, account } = options;
+  const lookOf = ({ lookTime: time }: Row) => (time === undefined ? {} : { look: { time, account: account() } });
   return {
     commit: ({ authorization }, money, vendorReference) =>
       settled(async () => {
@@ -76,11 +88,11 @@ export function createServerDesk({ database, workspace, commits, silent }: DeskO
         const command = { actor, authorization, amount, vendorReference, attemptId: "", traceId: "" };
         return await commits.submit(workspace, command, neverAborted);
       }),
-    void: ({ authorization }, proof) =>
+    void: (row, proof) =>
       settled(() =>
         voidSpend(database, workspace, {
           actor,
-          authorization,
+          authorization: row.authorization,
           attemptId: "",
           evidence: proof.evidence,
           vendorStatus: 0,
@@ -88,6 +100,7 @@ export function createServerDesk({ database, workspace, commits, silent }: DeskO
           vendorReference: proof.evidence === "TOMBSTONE" ? proof.vendorReference : "",
           reason: "",
           traceId: "",
+          ...lookOf(row),
         }),
       ),
     report: async (row, report) => {
@@ -105,6 +118,7 @@ export function createServerDesk({ database, workspace, commits, silent }: DeskO
           note,
           followForMs,
           traceId: "",
+          ...lookOf(row),
         }),
       );
     },

@@ -7,9 +7,11 @@ import {
   type StripeReader,
 } from "@holdfast/sdk/stripe-vendor";
 import type { CommitCommand } from "../domain/spend.ts";
+import { lookedAccount } from "../domain/vendor-credential.ts";
 import type { CredentialCipher } from "../store/credential-cipher.ts";
 import type { Database } from "../store/database.ts";
 import type { GroupCommit } from "../store/group-commit.ts";
+import { readLookTime } from "../store/reconcile.ts";
 import { claimVendor, listUnsettledOfVendor, releaseVendor } from "../store/reconciler.ts";
 import type { CommitResult } from "../store/spend.ts";
 import { credentialOfVendor, noteVendorAnswer, openSecret } from "../store/vendor-credential.ts";
@@ -101,17 +103,19 @@ async function openPass(settings: PassSettings, turn: Turn): Promise<Pass | unde
   const goOn = async () => !signal.aborted && (await claimVendor(database, workspace, vendor, token)) !== undefined;
   let last: StripeReader | undefined;
   let refused = false;
-  const get = getWith(settings, turn, (accepted) => {
+  const accounts = new Set<string>();
+  const get = getWith(settings, turn, accounts, (accepted) => {
     refused = !accepted;
   });
+  const account = () => (accounts.size === 1 ? [...accounts].join("") : "");
   const silent = () => last?.silent() ?? false;
   return {
     ...settings,
     workspace,
     vendor,
-    desk: createServerDesk({ database, workspace, commits, silent }),
+    desk: createServerDesk({ database, workspace, commits, silent, account }),
     reader(maxReads) {
-      last = createPassReader({ get, runtime, maxReads, signal });
+      last = createStripeReader({ get, runtime, maxReads, signal });
       return last;
     },
     silent,
@@ -120,10 +124,11 @@ async function openPass(settings: PassSettings, turn: Turn): Promise<Pass | unde
   };
 }
 
-/** Reads with the secret as it is stored now: one that was exchanged is in force for the next read. */
+/** Reads with the secret as it is stored now: one that was exchanged is in force for the next read. Adds its account. */
 function getWith(
   { database, cipher, client, figures, signal }: PassSettings,
   { workspace, vendor, pace }: Turn,
+  accounts: Set<string>,
   onAnswer: (accepted: boolean) => void,
 ): StripeGet {
   let noted: boolean | undefined;
@@ -131,6 +136,7 @@ function getWith(
     const stored = await credentialOfVendor(database, workspace, vendor);
     const secret = stored === undefined ? undefined : openSecret(cipher, workspace, stored);
     if (stored === undefined || secret === undefined) return { kind: "lost", why: "the credential cannot be opened" };
+    accounts.add(lookedAccount(stored.credential));
     await pace(signal);
     const read = await client.get(secret, path, account);
     figures.read(workspace, vendor, read.kind === "lost" ? "lost" : `${Math.floor(read.status / 100)}xx`);
@@ -150,11 +156,12 @@ async function settleDue(pass: Pass): Promise<void> {
   let after: Row["authorization"] | undefined;
   for (;;) {
     const page = { vendor, includeNotDue: false, after, limit: pageSize };
+    const lookTime = await readLookTime(database);
     const rows = await listUnsettledOfVendor(database, workspace, page);
     if (rows.length === 0) return;
     const { complete } = await settleRows(
       pass,
-      rows.map((row) => rowOf(row)),
+      rows.map((row) => rowOf(row, { lookTime })),
     );
     if (!complete || rows.length < pageSize || pass.yields()) return;
     after = rows.at(-1);

@@ -64,12 +64,12 @@ export async function letCustomersPass(world: CrashWorld, subjects: readonly Sub
   }
 }
 
-/** Asks the vendor about everything, twice with a quarantine in between. */
+/** Asks the vendor about everything, at last twice after every quarantine. */
 export async function settle(world: CrashWorld, subjects: readonly Subject[]): Promise<void> {
   const own = subjects.filter(({ cell }) => cell.flow.work === "reconcile");
   const shared = subjects.find(({ cell }) => cell.flow.work !== "reconcile");
   const askers = shared === undefined ? own : [shared, ...own];
-  for (const waitMs of [holdMs + minute, 26 * hour, 26 * hour]) {
+  for (const waitMs of [holdMs + minute, 26 * hour, 26 * hour, 6 * minute]) {
     await world.advance(waitMs);
     await world.sweep();
     await Promise.all(askers.map((subject) => reconcile(world, subject)));

@@ -16,9 +16,10 @@ export async function prepare(world: CrashWorld, subjects: readonly Subject[]): 
   }
   const quarantined = subjects.filter(({ cell }) => cell.flow.subject === "lost for days");
   if (quarantined.length > 0) {
-    await Promise.all(quarantined.map((subject) => reconcile(world, subject)));
     // The key may have been sent for 23 h, and been under way for as long as the quarantine.
     await world.advance(50 * hour);
+    await Promise.all(quarantined.map((subject) => reconcile(world, subject)));
+    await world.advance(6 * minute);
   }
 }
 

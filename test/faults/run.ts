@@ -142,7 +142,7 @@ async function settleDown(
   await disturber.during("holds_run_out", () => world.advance(movedMs), { movedMs });
 }
 
-/** Looks at the vendor until every quarantine is over: 23 h in which a key may be sent, and 25 h on the way. */
+/** Looks at the vendor, twice after every quarantine: 23 h in which a key may be sent, and 25 h on the way. */
 async function reconcileInPeace(world: World, workers: Workers, disturber: Disturber) {
   let steps: readonly Reconciled[] = [];
   for (const hours of [1, 50, 1]) {

@@ -109,6 +109,8 @@ describe("in one call, a process that was stopped past its hold", () => {
     expect(await till.usage()).toEqual({ ...before, held: before.held + amount });
     // The quarantine is over: it is given up, and charged again on purpose.
     await till.advance(LATE_MS);
+    expect((await till.clerk().reconcile()).counts).toMatchObject({ absent: 1 });
+    await till.advance(HOUR_MS / 12);
     expect((await till.clerk().reconcile()).counts).toMatchObject({ voided: 1 });
     expect((await till.clerk().charge(customerId, kind, 1)).status).toBe("succeeded");
     expect(await till.usage()).toEqual({ ...before, committed: before.committed + amount });

@@ -83,6 +83,12 @@ export interface CommitBatch {
   readonly requests: readonly Commit[];
 }
 
+/** A look at the vendor: when what is looked for was listed, and the account, or an empty one that is not known. */
+export interface Look {
+  readonly at: number;
+  readonly account: string;
+}
+
 export interface Void extends Settling {
   readonly op: "void";
   readonly attempt: string;
@@ -90,6 +96,8 @@ export interface Void extends Settling {
   readonly vendorStatus: number;
   readonly replayed: boolean;
   readonly reference: string;
+  /** With ABSENT_AFTER_QUARANTINE. */
+  readonly look?: Look;
 }
 
 export interface ReportUnknown extends Settling {
@@ -106,6 +114,7 @@ export interface Report extends Settling {
   /** Of an OPEN object with its state; both empty otherwise. */
   readonly reference: string;
   readonly vendorState: string;
+  readonly look: Look;
 }
 
 /** An operator's word about the vendor. */

@@ -6,6 +6,7 @@ import type {
   CreateVaultKey,
   Fence,
   Identity,
+  Look,
   Settlement,
   SwitchTarget,
   UpdateCap,
@@ -17,6 +18,7 @@ import type {
   ClockStep,
   CommittedAmount,
   LeaseStep,
+  LookStep,
   Raise,
   Reference,
   SettleStep,
@@ -270,7 +272,8 @@ function resolveSettle(world: World, step: SettleStep): Command | null {
       const evidence = by === null && action.evidence !== "ABSENT_AFTER_QUARANTINE" ? "OPERATOR" : action.evidence;
       const reference = evidence === "TOMBSTONE" ? resolveReference(target, action.reference) : "";
       const { vendorStatus, replayed } = action;
-      return { op: "void", key: by, spend, generation, attempt, evidence, vendorStatus, replayed, reference };
+      const look = evidence === "ABSENT_AFTER_QUARANTINE" ? { look: lookOf(world, target, action.look) } : {};
+      return { op: "void", key: by, spend, generation, attempt, evidence, vendorStatus, replayed, reference, ...look };
     }
     case "reportUnknown":
       return { op: "reportUnknown", key: owner, spend, generation, attempt };
@@ -278,7 +281,9 @@ function resolveSettle(world: World, step: SettleStep): Command | null {
       const isOpen = action.finding === "OPEN" && action.reference !== "none";
       const reference = isOpen ? resolveReference(target, action.reference) : "";
       const { finding } = action;
-      return { op: "report", key: owner, spend, generation, finding, reference, vendorState: isOpen ? "open" : "" };
+      const vendorState = isOpen ? "open" : "";
+      const look = lookOf(world, target, action.look);
+      return { op: "report", key: owner, spend, generation, finding, reference, vendorState, look };
     }
     case "resolve": {
       const { amount } = action;
@@ -308,6 +313,17 @@ function resolveSettle(world: World, step: SettleStep): Command | null {
       return { op: "bind", key: owner, spend, generation, attempt, reference, vendorState, followForMs };
     }
   }
+}
+
+function lookOf(world: World, { asked, looksAfter }: Generation, { began, account }: LookStep): Look {
+  const at = {
+    now: world.now,
+    days: world.now - 3 * 86_400_000,
+    before: looksAfter ?? world.now,
+    again: asked?.absentSince ?? world.now,
+    later: world.now + 600_000,
+  };
+  return { at: at[began], account };
 }
 
 function raisedTotal(world: World, target: Generation, raise: Raise): bigint {

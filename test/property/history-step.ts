@@ -73,6 +73,7 @@ export type Action =
       readonly vendorStatus: number;
       readonly replayed: boolean;
       readonly reference: Reference;
+      readonly look: LookStep;
     }
   | { readonly kind: "reportUnknown" }
   | {
@@ -82,7 +83,12 @@ export type Action =
       readonly byObject: boolean;
       readonly fence: AuthorizeStep["fence"];
     }
-  | { readonly kind: "report"; readonly finding: Finding; readonly reference: Reference | "none" }
+  | {
+      readonly kind: "report";
+      readonly finding: Finding;
+      readonly reference: Reference | "none";
+      readonly look: LookStep;
+    }
   | { readonly kind: "resolve"; readonly amount: CommittedAmount | "voided"; readonly reference: Reference | "none" }
   | {
       readonly kind: "bind";
@@ -90,6 +96,12 @@ export type Action =
       readonly vendorState: string;
       readonly followForMs: number | null;
     };
+
+/** A look that began now, days ago, just before something else was found, as the last one that counts, or will begin. */
+export interface LookStep {
+  readonly began: "now" | "days" | "before" | "again" | "later";
+  readonly account: string;
+}
 
 export type CommittedAmount = "held" | "less" | "more" | "zero";
 
@@ -218,6 +230,11 @@ const authorizeStep: fc.Arbitrary<AuthorizeStep> = fc.record({
   dryRun: often(false, true).chain((dry) => (dry ? fc.boolean() : fc.constant(false))),
 });
 
+const look: fc.Arbitrary<LookStep> = fc.record({
+  began: often<LookStep["began"]>("now", "days", "before", "again", "later"),
+  account: often("acct_1", "", "acct_2"),
+});
+
 const commitAction = fc.record({
   kind: fc.constant("commit" as const),
   amount: often<"held" | "less" | "more" | "zero">("held", "less", "more", "zero"),
@@ -244,6 +261,7 @@ const action: fc.Arbitrary<Action> = fc.oneof(
       vendorStatus: fc.constantFrom(400, 402, 429, 429, 500),
       replayed: fc.boolean(),
       reference: fc.constantFrom<Reference>("bound", "own", "second"),
+      look,
     }),
   },
   { weight: 2, arbitrary: fc.constant({ kind: "reportUnknown" as const }) },
@@ -253,6 +271,7 @@ const action: fc.Arbitrary<Action> = fc.oneof(
       kind: fc.constant("report" as const),
       finding: fc.constantFrom<Finding>("OPEN", "OPEN", "ABSENT", "ABSENT", "UNREADABLE", "UNCLEAR"),
       reference: fc.constantFrom<Reference | "none">("own", "bound", "second", "shared", "none"),
+      look,
     }),
   },
   {
@@ -361,14 +380,15 @@ const byOwner = (what: Action): SettleStep => ({
   action: what,
 });
 
-const absent: Action = { kind: "report", finding: "ABSENT", reference: "none" };
-const voidAbsent: Action = {
+const absent = (seen: LookStep): Action => ({ kind: "report", finding: "ABSENT", reference: "none", look: seen });
+const voidAbsent = (seen: LookStep): Action => ({
   kind: "void",
   evidence: "ABSENT_AFTER_QUARANTINE",
   vendorStatus: 0,
   replayed: false,
   reference: "own",
-};
+  look: seen,
+});
 
 /** What has to come together before absence proves anything, with or without what spoils it. */
 const absence: fc.Arbitrary<Step[]> = fc
@@ -379,16 +399,18 @@ const absence: fc.Arbitrary<Step[]> = fc
     early: fc.boolean(),
     quarantine: fc.constantFrom(-1, 0, 1),
     wait: fc.constantFrom(-1, 0, 1),
+    first: look,
+    second: look,
   })
-  .map(({ fresh, sent, between, early, quarantine, wait }) => {
+  .map(({ fresh, sent, between, early, quarantine, wait, first, second }) => {
     const over: Step = { kind: "clock", to: "quarantine", pick: 0, delta: quarantine };
-    const seen = byOwner(absent);
+    const seen = byOwner(absent(first));
     const steps: (Step | undefined)[] = [
       fresh,
       sent,
       ...(early ? [seen, between, over] : [over, seen, between]),
       { kind: "clock", to: "absence", pick: 0, delta: wait },
-      byOwner(voidAbsent),
+      byOwner(voidAbsent(second)),
     ];
     return steps.filter((one) => one !== undefined);
   });

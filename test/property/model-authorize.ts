@@ -158,6 +158,7 @@ function grant(world: World, request: Authorize, generation: number, holds: read
     holdExpireMax: world.now + request.holdMs,
     inDoubtSince: null,
     asked: null,
+    looksAfter: null,
     bound: false,
     reference: null,
     vendorState: "",

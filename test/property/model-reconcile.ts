@@ -1,4 +1,5 @@
 import type { Answer, Report, Resolve } from "./command.ts";
+import { noteAccount } from "./model-look.ts";
 import { commit, isAnswer, mayNotBind, settled, terminalReason, voidSpend } from "./model-settle.ts";
 import { isFollowed, isLive, shown, type World } from "./model-world.ts";
 
@@ -22,13 +23,19 @@ export function report(world: World, request: Report): Answer {
     world.rules.toDoubt(found, world.now);
   }
   const { asked } = found;
+  const { look } = request;
+  noteAccount(world, found, look.account);
+  const isElsewhere = request.finding === "ABSENT" && world.rules.maybeElsewhere(world, found, look);
+  const finding = isElsewhere ? "UNCLEAR" : request.finding;
+  const counts = world.rules.lookCounts(found, look, world.now);
   found.asked = {
-    finding: request.finding,
+    finding,
     firstTime: asked?.firstTime ?? world.now,
     lastTime: world.now,
     count: (asked?.count ?? 0) + 1,
-    absentSince: request.finding === "ABSENT" ? (asked?.absentSince ?? world.now) : null,
+    absentSince: finding === "ABSENT" ? (asked?.absentSince ?? (counts ? look.at : null)) : null,
   };
+  if (finding !== "ABSENT") found.looksAfter = world.now;
   if (request.reference !== "") {
     found.state = "HELD";
     found.inDoubtSince = null;

@@ -2,6 +2,7 @@ import type { Answer, Authorize, Void } from "./command.ts";
 import { capDenial, counterDenial, counterOf, takes, type Cap } from "./model-cap.ts";
 import { policyDenial } from "./model-switch.ts";
 import { fenceHolds } from "./model-lease.ts";
+import { lookCounts, maybeElsewhere, provesAbsence } from "./model-look.ts";
 import { windowLabel } from "./model-window.ts";
 import {
   chargeName,
@@ -39,7 +40,9 @@ export const rules: Rules = {
     voided.evidence === "NEVER_BOUND" ||
     request.retryAfterGeneration === voided.generation,
   proves,
+  lookCounts,
   provesAbsence,
+  maybeElsewhere,
   isMidCall: (generation, now) =>
     generation.state === "HELD" && generation.vendorState === "" && now < generation.holdExpireTime,
   belongsElsewhere,
@@ -144,16 +147,6 @@ function takeover(live: Generation, request: Authorize, now: number): "CONTINUE"
     default:
       return "IN_DOUBT";
   }
-}
-
-const hourMs = 3_600_000;
-
-/** Nothing can be on its way any more, and one look that met a vendor that was behind is not enough. */
-function provesAbsence(generation: Generation, now: number): boolean {
-  const absentSince = generation.asked?.absentSince ?? null;
-  const lastSend = Math.max(generation.holdExpireMax, generation.grantTime + (generation.resendSafeForMs ?? 0));
-  if (generation.bound || generation.state !== "IN_DOUBT" || absentSince === null) return false;
-  return now - absentSince >= hourMs / 12 && now - lastSend >= 25 * hourMs;
 }
 
 function proves(generation: Generation, request: Void): boolean {

@@ -1,4 +1,4 @@
-import type { Answer, Bind, Commit, Identity, Increase, ReportUnknown, Void } from "./command.ts";
+import type { Answer, Bind, Commit, Identity, Increase, Look, ReportUnknown, Void } from "./command.ts";
 import { type Counter, denial } from "./model-cap.ts";
 import {
   chargeName,
@@ -123,7 +123,7 @@ export function voidSpend(world: World, request: Void): Answer {
   if (isAnswer(found)) return found;
   if (found.state === "VOIDED") return shown(found);
   if (found.state === "COMMITTED") return { error: "ALREADY_COMMITTED" };
-  if (request.evidence === "ABSENT_AFTER_QUARANTINE") return voidAbsent(world, found);
+  if (request.evidence === "ABSENT_AFTER_QUARANTINE") return voidAbsent(world, found, request.look);
   if (request.evidence === "OPERATOR" && request.key === null && world.rules.isMidCall(found, world.now)) {
     return { error: "STATE_NOT_ALLOWED" };
   }
@@ -135,13 +135,16 @@ export function voidSpend(world: World, request: Void): Answer {
     return shown(found);
   }
   world.rules.toDoubt(found, world.now);
-  forgetAbsence(found);
+  forgetAbsence(found, world.now);
   return { error: "EVIDENCE_INSUFFICIENT" };
 }
 
 /** Whoever has looked; what is not proven yet changes nothing, for it is looked at again. */
-function voidAbsent(world: World, found: Generation): Answer {
-  if (!world.rules.provesAbsence(found, world.now)) return { error: "EVIDENCE_INSUFFICIENT" };
+function voidAbsent(world: World, found: Generation, look: Look | undefined): Answer {
+  if (look === undefined || !world.rules.provesAbsence(found, look, world.now)) {
+    return { error: "EVIDENCE_INSUFFICIENT" };
+  }
+  if (world.rules.maybeElsewhere(world, found, look)) return { error: "EVIDENCE_INSUFFICIENT" };
   voidWith(found, "ABSENT_AFTER_QUARANTINE");
   return shown(found);
 }
@@ -151,7 +154,7 @@ export function reportUnknown(world: World, request: ReportUnknown): Answer {
   if (isAnswer(found)) return found;
   if (!isLive(found)) return { error: terminalReason(found) };
   if (found.attempt !== request.attempt) return { error: "ATTEMPT_SUPERSEDED" };
-  if (found.state === "HELD" || !found.told) forgetAbsence(found);
+  if (found.state === "HELD" || !found.told) forgetAbsence(found, world.now);
   if (found.state === "HELD") world.rules.toDoubt(found, world.now);
   world.rules.reportSent(found);
   return shown(found);

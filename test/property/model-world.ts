@@ -9,6 +9,7 @@ import type {
   Fence,
   Finding,
   Identity,
+  Look,
   Settlement,
   State,
   Void,
@@ -16,6 +17,7 @@ import type {
 import type { Asked as AskedOfKey, Cap, Counter, VaultKey } from "./model-cap.ts";
 import type { Switch } from "./model-switch.ts";
 import type { Leases } from "./model-lease.ts";
+import type { AccountSpan } from "./model-look.ts";
 
 /** What one generation takes from one counter. */
 export interface Hold {
@@ -32,7 +34,7 @@ export interface Asked {
   readonly firstTime: number;
   readonly lastTime: number;
   readonly count: number;
-  /** Since when nothing else than ABSENT was found, and nothing else happened. */
+  /** When the first look began that counts, if nothing else than ABSENT was found and nothing else happened since. */
   readonly absentSince: number | null;
 }
 
@@ -65,6 +67,8 @@ export interface Generation extends Identity {
   inDoubtSince: number | null;
   /** What asking the vendor has found since the last attempt. */
   asked: Asked | null;
+  /** A look counts only if it began later: something else than ABSENT was found or told then. */
+  looksAfter: number | null;
   bound: boolean;
   reference: string | null;
   vendorState: string;
@@ -105,8 +109,12 @@ export interface Rules {
   mayFollow(voided: Generation, request: Authorize): boolean;
   /** Whether the evidence proves that no charge exists. */
   proves(generation: Generation, request: Void): boolean;
+  /** Whether a look that shows nothing says anything. */
+  lookCounts(generation: Generation, look: Look, now: number): boolean;
   /** Whether the vendor's showing nothing proves that nothing exists. */
-  provesAbsence(generation: Generation, now: number): boolean;
+  provesAbsence(generation: Generation, look: Look, now: number): boolean;
+  /** Whether it may be at another account than the one that was looked at. */
+  maybeElsewhere(world: World, generation: Generation, look: Look): boolean;
   /** Whether an attempt is in the middle of its call: nobody else says what came of it. */
   isMidCall(generation: Generation, now: number): boolean;
   /** Whether a vendor's object is bound to another spend that is open, or has settled one. */
@@ -143,6 +151,8 @@ export interface World {
   readonly spends: Map<string, Generation[]>;
   /** Which generation a vendor's charge settles. */
   readonly charges: Map<string, Generation>;
+  /** By vendor and vault key. */
+  readonly accounts: Map<string, readonly AccountSpan[]>;
   /** Which spends a charge was told of after they had been void. */
   readonly chargedVoids: Map<string, Set<string>>;
   /** What counters count of charges that no state allowed, and of no spend that they settle. */
@@ -161,6 +171,7 @@ export function createWorld(rules: Rules, now: number): World {
     leases: new Map(),
     spends: new Map(),
     charges: new Map(),
+    accounts: new Map(),
     chargedVoids: new Map(),
     contradictions: new Map(),
   };
@@ -251,7 +262,8 @@ export function doubtSince(generation: Generation, now: number): number {
 }
 
 /** What the vendor has shown is no longer absence. */
-export function forgetAbsence(generation: Generation): void {
+export function forgetAbsence(generation: Generation, now: number): void {
+  generation.looksAfter = now;
   if (generation.asked !== null) generation.asked = { ...generation.asked, absentSince: null };
 }
 

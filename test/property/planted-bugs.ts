@@ -37,39 +37,49 @@ export const plantedBugs: Readonly<Record<string, Rules>> = {
   },
   "absence proves without a quarantine": {
     ...rules,
-    provesAbsence: (generation, now) =>
-      rules.provesAbsence({ ...generation, holdExpireMax: 0, grantTime: 0, resendSafeForMs: null }, now),
+    lookCounts: (generation, look, now) =>
+      rules.lookCounts({ ...generation, holdExpireMax: 0, grantTime: 0, resendSafeForMs: null }, look, now),
   },
   "the quarantine begins with the grant": {
     ...rules,
-    provesAbsence: (generation, now) => rules.provesAbsence({ ...generation, holdExpireMax: 0 }, now),
+    lookCounts: (generation, look, now) => rules.lookCounts({ ...generation, holdExpireMax: 0 }, look, now),
   },
   "the quarantine forgets that a request may be sent again": {
     ...rules,
-    provesAbsence: (generation, now) => rules.provesAbsence({ ...generation, resendSafeForMs: null }, now),
+    lookCounts: (generation, look, now) => rules.lookCounts({ ...generation, resendSafeForMs: null }, look, now),
   },
+  "absence is judged by when it is told": {
+    ...rules,
+    lookCounts: (generation, look, now) => rules.lookCounts(generation, { ...look, at: now }, now),
+    provesAbsence: (generation, look, now) => rules.provesAbsence(generation, { ...look, at: now }, now),
+  },
+  "a look at a time that is still to come counts": {
+    ...rules,
+    lookCounts: (generation, look) => rules.lookCounts(generation, look, Number.POSITIVE_INFINITY),
+  },
+  "a look counts though something else was found after it began": {
+    ...rules,
+    lookCounts: (generation, look, now) => rules.lookCounts({ ...generation, looksAfter: null }, look, now),
+  },
+  "what one account does not show is believed of another": { ...rules, maybeElsewhere: () => false },
   "a single look proves absence": {
     ...rules,
-    provesAbsence: (generation, now) => {
-      const { asked } = generation;
-      const since = asked === null || asked.absentSince === null ? null : 0;
-      return rules.provesAbsence(
-        { ...generation, asked: asked === null ? null : { ...asked, absentSince: since } },
-        now,
-      );
+    provesAbsence: ({ asked, ...generation }, look, now) => {
+      const since = asked === null || asked.absentSince === null ? null : asked.absentSince - 300_000;
+      const seen = asked === null ? null : { ...asked, absentSince: since };
+      return rules.provesAbsence({ ...generation, holdExpireMax: 0, resendSafeForMs: null, asked: seen }, look, now);
     },
   },
   "absence proves whatever was seen last": {
     ...rules,
-    provesAbsence: (generation, now) => {
-      const { asked } = generation;
+    provesAbsence: ({ asked, ...generation }, look, now) => {
       const seen = asked === null ? null : { ...asked, absentSince: asked.absentSince ?? asked.firstTime };
-      return rules.provesAbsence({ ...generation, asked: seen }, now);
+      return rules.provesAbsence({ ...generation, looksAfter: null, asked: seen }, look, now);
     },
   },
   "a bound object that is not listed is absent": {
     ...rules,
-    provesAbsence: (generation, now) => rules.provesAbsence({ ...generation, bound: false }, now),
+    provesAbsence: (generation, look, now) => rules.provesAbsence({ ...generation, bound: false }, look, now),
   },
   "what was absent is tried again without being asked": {
     ...rules,

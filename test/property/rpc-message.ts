@@ -30,7 +30,17 @@ import {
   type CommitSpendRequestSchema,
   LeaseAnswer,
 } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
-import type { Answer, Authorize, Commit, CreateCap, CreateVaultKey, Fence, Identity, SwitchTarget } from "./command.ts";
+import type {
+  Answer,
+  Authorize,
+  Commit,
+  CreateCap,
+  CreateVaultKey,
+  Fence,
+  Identity,
+  Look,
+  SwitchTarget,
+} from "./command.ts";
 import { isCalendar } from "./model-window.ts";
 import { authorizationName } from "./model-world.ts";
 
@@ -90,6 +100,10 @@ export function commitMessage(request: Commit): MessageInitShape<typeof CommitSp
     amount: money(request.currency, request.amount),
     vendorReference: request.reference,
   };
+}
+
+export function lookMessage({ at, account }: Look) {
+  return { token: Buffer.from(`look-${at}000`).toString("base64url"), vendorAccountId: account };
 }
 
 export const authorizationOf = (request: { readonly spend: Identity; readonly generation: number }): string =>

@@ -18,6 +18,7 @@ import {
   leaseAnswer,
   leaseAnswerName,
   leaseFence,
+  lookMessage,
   money,
   refusalAnswer,
   usageAnswer,
@@ -218,6 +219,7 @@ async function spend(client: Spending, as: (key: string | null) => Headers, comm
         vendorReference: command.reference,
         vendorState: command.vendorState,
         note: "history",
+        look: lookMessage(command.look),
       };
       return authorizationAnswer((await client.reportReconciliation(request, as(command.key))).authorization);
     }
@@ -242,6 +244,7 @@ async function voidSpend(client: Spending, headers: Headers, command: Request<"v
     vendorReplayed: vendorAnswers.includes(command.evidence) && command.replayed,
     vendorReference: command.reference,
     reason: "history",
+    ...(command.look === undefined ? {} : { look: lookMessage(command.look) }),
   };
   return authorizationAnswer((await client.voidSpend(request, headers)).authorization);
 }

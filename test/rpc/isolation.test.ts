@@ -112,7 +112,7 @@ const changes: Readonly<Record<string, Probe>> = {
   reportReconciliation: {
     kind: "authorizations",
     call: (t, authorization) =>
-      t.spend.reportReconciliation({ authorization, finding: ReconciliationFinding.ABSENT, note: reason }),
+      t.spend.reportReconciliation({ authorization, finding: ReconciliationFinding.UNCLEAR, note: reason }),
   },
 };
 

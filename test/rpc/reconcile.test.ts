@@ -153,7 +153,7 @@ describe("a report", () => {
     });
     const call = spends().reportReconciliation({
       authorization: authorization?.name ?? "",
-      finding: ReconciliationFinding.ABSENT,
+      finding: ReconciliationFinding.UNCLEAR,
     });
     const refused = await refusal(call);
     expect(refused).toMatchObject({ code: Code.FailedPrecondition, reason: "STATE_NOT_ALLOWED" });
@@ -164,18 +164,41 @@ describe("a report", () => {
 test("absence voids after the quarantine without an attempt, and not before", async () => {
   const { name } = await doubted();
   const evidence = VoidEvidence.ABSENT_AFTER_QUARANTINE;
-  const report = () =>
-    spends().reportReconciliation({ authorization: name, finding: ReconciliationFinding.ABSENT, note: "no intent" });
+  const look = async () => ({
+    token: (await spends().listUnsettledAuthorizations({ includeNotDue: true })).lookToken,
+    vendorAccountId: "acct_1",
+  });
+  const finding = ReconciliationFinding.ABSENT;
+  const report = async (note = "no intent") =>
+    await spends().reportReconciliation({ authorization: name, finding, note, look: await look() });
   const first = await report();
-  expect(first.authorization?.reconciliation?.absentSinceTime).toBeDefined();
-  const early = await refusal(spends().voidSpend({ authorization: name, evidence }));
+  expect(first.authorization?.reconciliation).toMatchObject({ finding });
+  expect(first.authorization?.reconciliation?.absentSinceTime).toBeUndefined();
+  const early = await refusal(spends().voidSpend({ authorization: name, evidence, look: await look() }));
   expect(early).toMatchObject({
     code: Code.FailedPrecondition,
     reason: "EVIDENCE_INSUFFICIENT",
     metadata: { state: "IN_DOUBT" },
   });
   await server.clock.advance(25 * hour + 10 * minute);
-  await report();
-  const { authorization } = await spends().voidSpend({ authorization: name, evidence });
+  const counted = await report();
+  expect(counted.authorization?.reconciliation?.absentSinceTime).toBeDefined();
+  const stopped = await look();
+  await server.clock.advance(5 * minute);
+  expect(await refusal(spends().voidSpend({ authorization: name, evidence, look: stopped }))).toMatchObject({
+    reason: "EVIDENCE_INSUFFICIENT",
+  });
+  for (const made of [undefined, { token: "eA", vendorAccountId: "acct_1" }]) {
+    const call = { authorization: name, ...(made === undefined ? {} : { look: made }) };
+    const field = made === undefined ? "look" : "look.token";
+    const refused = { code: Code.InvalidArgument, metadata: { field } };
+    expect(await refusal(spends().voidSpend({ ...call, evidence }))).toMatchObject(refused);
+    expect(await refusal(spends().reportReconciliation({ ...call, finding }))).toMatchObject(refused);
+  }
+  const elsewhere = { ...(await look()), vendorAccountId: "acct_2" };
+  expect(await refusal(spends().voidSpend({ authorization: name, evidence, look: elsewhere }))).toMatchObject({
+    reason: "EVIDENCE_INSUFFICIENT",
+  });
+  const { authorization } = await spends().voidSpend({ authorization: name, evidence, look: await look() });
   expect(authorization).toMatchObject({ state: AuthorizationState.VOIDED, voidEvidence: evidence });
 });

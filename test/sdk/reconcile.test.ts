@@ -3,7 +3,7 @@ import { AuthorizationState, ReconciliationFinding, VoidEvidence } from "@holdfa
 import { SpendInDoubtError } from "@holdfast/sdk";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { failure } from "../support/fake-control-plane.ts";
-import { CHARGE, PAYMENT, rejection, SPEND, startWorld, type World } from "./setup.ts";
+import { CHARGE, PAYMENT, rejection, SPEND, startWorld, stripeAt, type World } from "./setup.ts";
 
 let world: World;
 beforeEach(async () => {
@@ -12,6 +12,7 @@ beforeEach(async () => {
 afterEach(() => world.close());
 
 const HOUR = 3_600_000;
+const MINUTES_5 = 300_000;
 
 function reconcile(options = {}) {
   return world.holdfast().reconcile(world.plain, options);
@@ -118,11 +119,13 @@ describe("a charge whose answer was lost", () => {
 });
 
 describe("a charge that never reached Stripe", () => {
-  it("is absent at first, and void only after the quarantine and a second look", async () => {
+  it("is absent at first, and void only by a second look after the quarantine", async () => {
     await chargeLost();
     expect((await reconcile()).steps).toMatchObject([{ outcome: "absent" }]);
-    expect((await reconcile()).steps).toMatchObject([{ outcome: "absent" }]);
     world.plane.advance(26 * HOUR);
+    expect((await reconcile()).steps).toMatchObject([{ outcome: "absent" }]);
+    expect((await reconcile()).steps).toMatchObject([{ outcome: "absent" }]);
+    world.plane.advance(MINUTES_5);
     expect((await reconcile()).steps).toMatchObject([{ outcome: "voided" }]);
     expect(world.plane.authorization()).toMatchObject({
       state: AuthorizationState.VOIDED,
@@ -130,10 +133,45 @@ describe("a charge that never reached Stripe", () => {
     });
   });
 
+  it("is not void by the word of a process that was stopped after its look, while it was charged", async () => {
+    await chargeLost();
+    const { name, idempotencyKey } = world.plane.authorization();
+    expect((await reconcile()).steps).toMatchObject([{ outcome: "absent" }]);
+    world.plane.advance(20 * HOUR);
+    world.plane.intercept = async (rpc) => {
+      if (rpc !== "void" && rpc !== "reconciled") return;
+      world.plane.intercept = () => {};
+      const metadata = { holdfast_authorization: name.slice("authorizations/".length) };
+      await world.plain.charges.create({ ...CHARGE, metadata }, { idempotencyKey });
+      world.plane.advance(72 * HOUR);
+    };
+    expect((await reconcile()).steps).toMatchObject([{ outcome: "absent" }]);
+    expect(world.plane.authorization().reconciliation?.absentSinceTime).toBeUndefined();
+    expect((await reconcile()).steps).toMatchObject([{ outcome: "committed" }]);
+  });
+
+  it("is not void because another account of Stripe's does not show it", async () => {
+    await chargeInDoubt();
+    world.simulator.fault({ mode: "error_500_before", match: { method: "GET", path: /events|charges/ }, times: 100 });
+    expect((await reconcile()).counts.unreadable).toBe(1);
+    world.simulator.clearFaults();
+    const strangers = stripeAt(world.time, world.simulator, { stripeAccount: "acct_stranger" });
+    for (let looks = 0; looks < 3; looks += 1) {
+      world.plane.advance(30 * HOUR);
+      expect((await world.holdfast().reconcile(strangers)).counts.voided).toBe(0);
+      expect(world.plane.authorization()).toMatchObject({
+        state: AuthorizationState.IN_DOUBT,
+        reconciliation: { finding: ReconciliationFinding.UNCLEAR },
+      });
+    }
+    expect((await reconcile()).steps).toMatchObject([{ outcome: "committed" }]);
+  });
+
   it("starts its absence anew after a look that was not complete", async () => {
     await chargeLost();
-    await reconcile();
     world.plane.advance(26 * HOUR);
+    await reconcile();
+    world.plane.advance(MINUTES_5);
     world.simulator.fault({ mode: "error_500_before", match: { method: "GET" }, times: 100 });
     expect((await reconcile()).steps).toMatchObject([{ outcome: "unreadable" }]);
     world.simulator.clearFaults();

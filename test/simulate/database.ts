@@ -1,5 +1,5 @@
 import type { Database } from "@holdfast/server/store/database";
-import type { Answer, Authorize, Evidence, Finding, Identity, Settlement } from "../property/command.ts";
+import type { Answer, Authorize, Evidence, Finding, Identity, Look, Settlement } from "../property/command.ts";
 import { type Model, createModel, generations } from "../property/model.ts";
 import { type Generation, type Rules, isLive, latest, spendKey } from "../property/model-world.ts";
 import { authorizationRow, noCap } from "./database-row.ts";
@@ -83,7 +83,7 @@ const statements: Readonly<Record<string, Statement>> = {
       };
     }),
   void_spend(context, values, executed) {
-    const [, key, generation, kind, actor, attempt, evidence, status, replayed, reference] = values;
+    const [, key, generation, kind, actor, attempt, evidence, status, replayed, reference, , , at, account] = values;
     const found = find(context, key, generation);
     const [answer = { error: "INTERNAL" }] = context.model.apply({
       op: "void",
@@ -95,6 +95,7 @@ const statements: Readonly<Record<string, Statement>> = {
       vendorStatus: Number(status),
       replayed: replayed === true,
       reference: String(reference),
+      ...(at === null ? {} : { look: lookOf(at, account) }),
     });
     executed(answer);
     return [settledRow(answer, found)];
@@ -160,7 +161,9 @@ const statements: Readonly<Record<string, Statement>> = {
       .flatMap((one) => rowsOf(one))
       .map((row) => ({ ...row, since: row["state"] === "IN_DOUBT" ? row["hold_expire_time"] : null }));
   },
-  report_reconciliation(context, [, key, generation, vaultKey, finding, reference, state], executed) {
+  read_look_time: ({ model }) => [{ look_time: BigInt(Math.round(model.world.now)) * 1000n }],
+  report_reconciliation(context, values, executed) {
+    const [, key, generation, , vaultKey, finding, reference, state, , , , at, account] = values;
     const found = find(context, key, generation);
     const [answer = { error: "INTERNAL" }] = context.model.apply({
       op: "report",
@@ -170,11 +173,16 @@ const statements: Readonly<Record<string, Statement>> = {
       finding: finding as Finding,
       reference: String(reference),
       vendorState: String(state),
+      look: lookOf(at, account),
     });
     executed(answer);
     return [settledRow(answer, found)];
   },
 };
+
+function lookOf(at: unknown, account: unknown): Look {
+  return { at: Number((at as bigint) / 1000n), account: String(account) };
+}
 
 function find({ model }: Context, key: unknown, generation: unknown): Generation | undefined {
   return model.world.spends.get(String(key))?.[Number(generation) - 1];

@@ -2,7 +2,7 @@ import type pg from "pg";
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "vitest";
 import type { Authorization } from "../../server/domain/spend.ts";
 import { closeContradiction } from "../../server/store/contradiction.ts";
-import { reportReconciliation } from "../../server/store/reconcile.ts";
+import { readLookTime, reportReconciliation } from "../../server/store/reconcile.ts";
 import { resolveVoid } from "../../server/store/resolve.ts";
 import {
   authorizeBatch,
@@ -52,8 +52,8 @@ async function absentLongAgo(asked: Asked = {}): Promise<{ one: Authorization; a
 }
 
 /** OPEN where an object is named, else ABSENT. */
-const report = (connection: Connection, authorization: Authorization, vendorReference: string) =>
-  reportReconciliation(connection, granting.workspace, {
+const report = async (connection: Connection, authorization: Authorization, vendorReference: string) =>
+  await reportReconciliation(connection, granting.workspace, {
     actor: { kind: "vault_key", id: "main" },
     authorization,
     finding: vendorReference === "" ? "ABSENT" : "OPEN",
@@ -62,10 +62,11 @@ const report = (connection: Connection, authorization: Authorization, vendorRefe
     note: "",
     followForMs: hour,
     traceId: "",
+    look: { time: await readLookTime(database.pool), account: "" },
   });
 
-const absent = (connection: Connection, authorization: Authorization) =>
-  voidSpend(connection, granting.workspace, {
+const absent = async (connection: Connection, authorization: Authorization) =>
+  await voidSpend(connection, granting.workspace, {
     actor: { kind: "vault_key", id: "main" },
     authorization,
     attemptId: "",
@@ -75,6 +76,7 @@ const absent = (connection: Connection, authorization: Authorization) =>
     vendorReference: "",
     reason: "",
     traceId: "",
+    look: { time: await readLookTime(database.pool), account: "" },
   });
 
 const commit = (connection: Connection, authorization: Authorization) =>
@@ -118,8 +120,9 @@ test("absence that waits for a takeover voids nothing, for the new attempt may s
   const one = await granting.grant({ attemptId, ...asked });
   const call = { vaultKeyId: "main", authorization: one, attemptId, reason: "", traceId: "" };
   await reportUnknown(database.pool, granting.workspace, call);
-  await report(database.pool, one, "");
   await clock.advance(86 * hour);
+  await report(database.pool, one, "");
+  await clock.advance(hour);
   expect(await takeOver(paused.client, asked)).toMatchObject({ disposition: "GRANTED", mayHaveBeenSent: true });
   const late = absent(database.pool, one);
   await paused.expectBlocking(late);

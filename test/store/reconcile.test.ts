@@ -1,7 +1,12 @@
 import type pg from "pg";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import type { Actor, Authorization, AuthorizationId, Finding } from "../../server/domain/spend.ts";
-import { listUnsettled, reportReconciliation, type UnsettledFilter } from "../../server/store/reconcile.ts";
+import type { Actor, Authorization, AuthorizationId, Finding, Look } from "../../server/domain/spend.ts";
+import {
+  listUnsettled,
+  readLookTime,
+  reportReconciliation,
+  type UnsettledFilter,
+} from "../../server/store/reconcile.ts";
 import {
   bindVendorReference,
   reportUnknown,
@@ -74,9 +79,13 @@ interface Object {
   readonly vendorReference?: string;
   readonly vendorState?: string;
   readonly actor?: Actor;
+  readonly look?: Look;
 }
 
-const report = (
+/** One that begins now. */
+const look = async (account = ""): Promise<Look> => ({ time: await readLookTime(database.pool), account });
+
+const report = async (
   authorization: AuthorizationId,
   finding: Finding,
   object: Object = {},
@@ -91,10 +100,11 @@ const report = (
     note: "lists read to their end",
     followForMs: 7 * 24 * hour,
     traceId: "",
+    look: await look(),
     ...object,
   });
 
-const absent = (authorization: AuthorizationId, options: Partial<VoidCommand> = {}): Promise<Settled> =>
+const absent = async (authorization: AuthorizationId, options: Partial<VoidCommand> = {}): Promise<Settled> =>
   voidSpend(database.pool, granting.workspace, {
     actor: { kind: "vault_key", id: "main" },
     authorization,
@@ -105,6 +115,7 @@ const absent = (authorization: AuthorizationId, options: Partial<VoidCommand> = 
     vendorReference: "",
     reason: "",
     traceId: "",
+    look: await look(),
     ...options,
   });
 
@@ -279,10 +290,14 @@ describe("absence", () => {
   // The hold ends after 10 minutes: the quarantine is over at 25 h 10 min.
   const quarantine = 25 * hour + 10 * minute;
 
-  test("voids after the quarantine, where it was seen 5 minutes before", async () => {
+  test("voids 5 minutes after it was seen, once the quarantine was over", async () => {
     const { one } = await doubted();
-    await clock.advance(quarantine - 5 * minute);
-    await report(one, "ABSENT");
+    await clock.advance(quarantine);
+    const seen = await report(one, "ABSENT");
+    expect(seen.authorization?.reconciliation).toMatchObject({
+      absentSinceTime: atMinutes(quarantine / minute),
+      nextTime: atMinutes(quarantine / minute + 5),
+    });
     await clock.advance(5 * minute - 1);
     expect(await absent(one)).toMatchObject({ errorReason: "EVIDENCE_INSUFFICIENT" });
     await clock.advance(1);
@@ -294,15 +309,25 @@ describe("absence", () => {
     expect(next).toMatchObject({ disposition: "GRANTED", authorization: { generation: 2 } });
   });
 
-  test("proves nothing earlier, and the refusal changes nothing", async () => {
-    const { one } = await doubted();
+  /** The instant from which on a look counts is that one and not the millisecond before. */
+  async function expectToCountAfter(one: Authorization, waitMs: number): Promise<void> {
+    await clock.advance(waitMs - 1);
+    const early = await report(one, "ABSENT");
+    expect(early.authorization?.reconciliation).toMatchObject({ finding: "ABSENT", absentSinceTime: undefined });
+    await clock.advance(1);
     await report(one, "ABSENT");
-    await clock.advance(quarantine - 1);
+    await clock.advance(5 * minute - 1);
     const before = await granting.row(one);
     expect(await absent(one)).toMatchObject({ errorReason: "EVIDENCE_INSUFFICIENT" });
     expect(await granting.row(one)).toEqual(before);
     await clock.advance(1);
     expect((await absent(one)).errorReason).toBeUndefined();
+  }
+
+  test("that was seen before the quarantine was over proves nothing, and the refusal changes nothing", async () => {
+    const { one } = await doubted();
+    await report(one, "ABSENT");
+    await expectToCountAfter(one, quarantine);
   });
 
   test("waits for the latest hold of any attempt, also of one that was taken over", async () => {
@@ -311,20 +336,78 @@ describe("absence", () => {
     const attemptId = attempt();
     await granting.authorize(asks({ ...asked, attemptId, holdForMs: minute }));
     await unknown({ one, attemptId });
-    await report(one, "ABSENT");
-    await clock.advance(28 * hour - 1);
-    expect((await absent(one)).errorReason).toBe("EVIDENCE_INSUFFICIENT");
-    await clock.advance(1);
-    expect((await absent(one)).errorReason).toBeUndefined();
+    await expectToCountAfter(one, 28 * hour);
   });
 
   test("waits until a request that may be sent again is no longer safe", async () => {
     const { one } = await doubted({ settlement: "RESEND_SAFE", resendSafeForMs: 23 * hour });
+    await expectToCountAfter(one, 48 * hour);
+  });
+
+  test("is judged by when the look began: who was stopped for days before telling it proves nothing", async () => {
+    const { one } = await doubted();
+    const stopped = await look();
+    await clock.advance(quarantine);
+    const alsoStopped = await look();
+    // What was on its way arrives and is charged meanwhile.
+    await clock.advance(48 * hour);
+    await report(one, "ABSENT", { look: stopped });
+    expect((await granting.row(one)).absent_since_time).toBeNull();
+    for (const told of [stopped, alsoStopped]) {
+      expect(await absent(one, { look: told })).toMatchObject({ errorReason: "EVIDENCE_INSUFFICIENT" });
+    }
+    await report(one, "ABSENT", { look: alsoStopped });
+    expect(await absent(one, { look: alsoStopped })).toMatchObject({ errorReason: "EVIDENCE_INSUFFICIENT" });
+    expect(await absent(one, { look: stopped })).toMatchObject({ errorReason: "EVIDENCE_INSUFFICIENT" });
+    const fresh = await look();
+    expect((await absent(one, { look: fresh })).errorReason).toBeUndefined();
+  });
+
+  test("at a time that is still to come, or at none, proves nothing", async () => {
+    const { one } = await doubted();
+    await clock.advance(2 * quarantine);
+    const { time } = await look();
+    const later = { time: time + 3_600_000_000n, account: "" };
+    await report(one, "ABSENT", { look: { ...later, time: time + 1n } });
+    expect((await granting.row(one)).absent_since_time).toBeNull();
     await report(one, "ABSENT");
-    await clock.advance(48 * hour - 1);
-    expect((await absent(one)).errorReason).toBe("EVIDENCE_INSUFFICIENT");
+    expect(await absent(one, { look: later })).toMatchObject({ errorReason: "EVIDENCE_INSUFFICIENT" });
+    await clock.advance(hour);
+    const { rows } = await database.pool.query<{ error_reason: string }>(
+      `select error_reason from holdfast.void_spend($1, $2, 1, 'vault_key', 'main', '', 'ABSENT_AFTER_QUARANTINE', 0, false,
+         '', '', '', null, '')`,
+      [granting.workspace, one.spendKey],
+    );
+    expect(rows).toEqual([{ error_reason: "EVIDENCE_INSUFFICIENT" }]);
+  });
+
+  test("of a look that began before something else was found or told counts no more", async () => {
+    const { one, attemptId } = await doubted();
+    await clock.advance(quarantine);
+    const first = await look();
+    await clock.advance(10 * minute);
+    const second = await look();
+    await report(one, "UNCLEAR");
+    await report(one, "ABSENT", { look: first });
+    expect(await absent(one, { look: second })).toMatchObject({ errorReason: "EVIDENCE_INSUFFICIENT" });
     await clock.advance(1);
-    expect((await absent(one)).errorReason).toBeUndefined();
+    const third = await look();
+    await clock.advance(10 * minute);
+    const fourth = await look();
+    // An attempt that says now that it has sent.
+    await voidSpend(database.pool, granting.workspace, {
+      actor: { kind: "vault_key", id: "main" },
+      authorization: one,
+      attemptId,
+      evidence: "VENDOR_REFUSED",
+      vendorStatus: 500,
+      vendorReplayed: false,
+      vendorReference: "",
+      reason: "",
+      traceId: "",
+    });
+    await report(one, "ABSENT", { look: third });
+    expect(await absent(one, { look: fourth })).toMatchObject({ errorReason: "EVIDENCE_INSUFFICIENT" });
   });
 
   test.each(["UNREADABLE", "UNCLEAR", "OPEN"] as const)("is no longer believed after %s", async (finding) => {
@@ -334,6 +417,7 @@ describe("absence", () => {
     await clock.advance(5 * minute);
     await report(one, finding);
     expect((await absent(one)).errorReason).toBe("EVIDENCE_INSUFFICIENT");
+    await clock.advance(1);
     await report(one, "ABSENT");
     expect((await absent(one)).errorReason).toBe("EVIDENCE_INSUFFICIENT");
     await clock.advance(5 * minute);
@@ -342,13 +426,16 @@ describe("absence", () => {
   });
 
   test("that was seen before another attempt is forgotten", async () => {
-    const asked: Asked = { settlement: "RESEND_SAFE", resendSafeForMs: 23 * hour };
+    const asked: Asked = { settlement: "TWO_STEP", holdForMs: 60 * hour };
     const first = await doubted(asked);
+    await clock.advance(85 * hour);
+    const seen = await look();
     await report(first.one, "ABSENT");
     const attemptId = attempt();
     await granting.authorize(asks({ ...asked, attemptId }));
     expect(await granting.row(first.one)).toMatchObject({ absent_since_time: null, reconciliation_count: 0 });
     await unknown({ one: first.one, attemptId });
+    await report(first.one, "ABSENT", { look: seen });
     await clock.advance(60 * hour);
     expect((await absent(first.one)).errorReason).toBe("EVIDENCE_INSUFFICIENT");
   });
@@ -357,11 +444,12 @@ describe("absence", () => {
     const bound = await held({ customerId: "c1", settlement: "TWO_STEP" });
     await bind(bound, "pi_1", "");
     await unknown(bound);
-    await report(bound.one, "ABSENT");
     const { one } = await doubted({ customerId: "c2" });
-    await report(one, "ABSENT");
     const running = await held({ customerId: "c3", holdForMs: 24 * hour });
     await clock.advance(quarantine);
+    await report(bound.one, "ABSENT");
+    await report(one, "ABSENT");
+    await clock.advance(5 * minute);
     expect((await absent(bound.one)).errorReason).toBe("EVIDENCE_INSUFFICIENT");
     expect((await absent(running.one)).errorReason).toBe("EVIDENCE_INSUFFICIENT");
     await granting.vaultKey("other");

@@ -28,7 +28,7 @@ const midCall: Row = {
 const unboundDoubt: Row = {
   "report, open pi_1": `${boundWithState} reconciliation_finding`,
   "report, open pi_2": `${boundWithState} reconciliation_finding`,
-  "report, absent": "ok -> IN_DOUBT absent_since_time reconciliation_finding",
+  "report, absent": "ok -> IN_DOUBT reconciliation_finding",
   "report, unclear": "ok -> IN_DOUBT reconciliation_finding",
   "resolve, committed pi_1": committed,
   "resolve, committed pi_2": committed,
@@ -42,7 +42,7 @@ const unboundRunOut: Row = { ...unboundDoubt, "resolve, voided pi_1": "EVIDENCE_
 const boundDoubt: Row = {
   "report, open pi_1": "ok -> HELD vendor_state follow_until_time reconciliation_finding",
   "report, open pi_2": "ALREADY_BOUND -> IN_DOUBT",
-  "report, absent": "ok -> IN_DOUBT absent_since_time reconciliation_finding",
+  "report, absent": "ok -> IN_DOUBT reconciliation_finding",
   "report, unclear": "ok -> IN_DOUBT reconciliation_finding",
   "resolve, committed pi_1": committedBound,
   "resolve, committed pi_2": "COMMIT_CONTRADICTS -> IN_DOUBT ! OTHER_REFERENCE 10000000",
@@ -60,7 +60,7 @@ const boundRunOut: Row = {
 const followedStill: Row = {
   "report, open pi_1": "ok -> HELD vendor_state reconciliation_finding",
   "report, open pi_2": "ALREADY_BOUND -> HELD",
-  "report, absent": "ok -> HELD absent_since_time reconciliation_finding",
+  "report, absent": "ok -> HELD reconciliation_finding",
   "report, unclear": "ok -> HELD reconciliation_finding",
   "resolve, committed pi_1": committedFollowed,
   "resolve, committed pi_2": "COMMIT_CONTRADICTS -> HELD ! OTHER_REFERENCE 10000000",
@@ -71,7 +71,7 @@ const followedStill: Row = {
 const followedRunOut: Row = {
   ...followedStill,
   "report, open pi_1": "ok -> HELD follow_until_time reconciliation_finding",
-  "report, absent": "ok -> IN_DOUBT vendor_state absent_since_time follow_until_time reconciliation_finding",
+  "report, absent": "ok -> IN_DOUBT vendor_state follow_until_time reconciliation_finding",
   "report, unclear": "ok -> IN_DOUBT vendor_state follow_until_time reconciliation_finding",
 };
 
@@ -429,7 +429,7 @@ export const expected: Readonly<Record<string, Row>> = {
     ...twoStep,
     ...unboundRunOut,
     // The sweep will void it: nothing was ever bound.
-    "report, absent": "ok -> HELD absent_since_time reconciliation_finding",
+    "report, absent": "ok -> HELD reconciliation_finding",
     "report, unclear": "ok -> HELD reconciliation_finding",
     "authorize, same attempt": "GRANTED g1 maybe-sent -> HELD hold_expire_time told_may_have_been_sent",
     "authorize, other attempt": "GRANTED g1 maybe-sent -> HELD attempt_id hold_expire_time told_may_have_been_sent",

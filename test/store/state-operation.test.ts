@@ -53,6 +53,7 @@ const derived = new Set([
   "state",
   "in_doubt_time",
   "latest_hold_expire_time",
+  "look_from_time",
   "reconciliation_count",
   "reconciliation_first_time",
   "reconciliation_next_time",

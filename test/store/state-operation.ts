@@ -1,6 +1,6 @@
 import type pg from "pg";
 import type { Authorization, Finding, VoidEvidence } from "../../server/domain/spend.ts";
-import { reportReconciliation } from "../../server/store/reconcile.ts";
+import { readLookTime, reportReconciliation } from "../../server/store/reconcile.ts";
 import { resolveVoid } from "../../server/store/resolve.ts";
 import {
   bindVendorReference,
@@ -60,7 +60,7 @@ export const states = {
   "IN_DOUBT once, swept": { asked: { ...once, holdForMs: 0 }, prepare: sweep },
   "IN_DOUBT once, absent long ago": {
     asked: once,
-    prepare: async (s) => (await doubt(s), await report(s, "ABSENT")),
+    prepare: async (s) => (await doubt(s), await report(s, "ABSENT"), await seenAfterQuarantine(s)),
     laterMs: 26 * hour,
   },
   "IN_DOUBT once, bound": { asked: once, prepare: async (s) => (await bind(s, "pi_1", "processing"), await doubt(s)) },
@@ -211,7 +211,17 @@ async function report(subject: Subject, finding: Finding, name?: string): Promis
       note: "",
       followForMs: hour,
       traceId: "",
+      look: { time: await readLookTime(pool), account: "" },
     }),
+  );
+}
+
+/** As if it had been reported when the quarantine was over: all that is prepared is prepared at one instant. */
+async function seenAfterQuarantine({ pool, granting, authorization }: Subject): Promise<void> {
+  await pool.query(
+    `update holdfast.authorizations t set absent_since_time = holdfast.quarantine_end_time(t)
+     where t.workspace_id = $1 and t.spend_key = $2`,
+    [granting.workspace, authorization.spendKey],
   );
 }
 
@@ -267,6 +277,7 @@ async function voidIt(
       vendorReplayed: false,
       reason: "",
       traceId: "",
+      look: { time: await readLookTime(pool), account: "" },
       ...command,
       vendorReference: name === undefined ? "" : reference(subject, name),
     }),

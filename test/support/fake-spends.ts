@@ -10,6 +10,7 @@ import type {
   CommitSpendRequest,
   GetAuthorizationRequest,
   IncreaseHoldRequest,
+  Look,
   ReportReconciliationRequest,
   ReportUnknownRequest,
   VoidSpendRequest,
@@ -35,6 +36,10 @@ interface Entry {
   attemptId: string;
   fingerprint: string;
   toldSent: boolean;
+  /** The account that was told first. */
+  account: string;
+  /** Looks that began before say nothing. */
+  looksAfter: number;
 }
 
 export interface FakeSpendSettings {
@@ -58,6 +63,11 @@ export function failure(code: Code, reason: string, metadata: Record<string, str
 
 function precondition(reason: string, metadata: Record<string, string> = {}): ConnectError {
   return failure(Code.FailedPrecondition, reason, metadata);
+}
+
+function lookTime(look: Look | undefined): number {
+  const [, time] = /^at (\d+)/.exec(Buffer.from(look?.token ?? "", "base64url").toString("utf8")) ?? [];
+  return Number(time ?? Number.NaN);
 }
 
 function hash(text: string): string {
@@ -130,6 +140,8 @@ export class FakeSpends {
       fingerprint: request.bodyFingerprint,
       resendSafeForMs: request.resendSafeFor === undefined ? 0 : durationMs(request.resendSafeFor),
       toldSent: false,
+      account: "",
+      looksAfter: 0,
     };
     this.#generations.set(text, [...entries, granted]);
     return this.#grant(request, granted, false);
@@ -155,7 +167,7 @@ export class FakeSpends {
     if (authorization.state === AuthorizationState.VOIDED) return authorization;
     if (authorization.state === AuthorizationState.COMMITTED) throw precondition("ALREADY_COMMITTED");
     const absent = request.evidence === VoidEvidence.ABSENT_AFTER_QUARANTINE;
-    if (absent && !this.#isQuarantined(authorization)) throw precondition("EVIDENCE_INSUFFICIENT");
+    if (absent && !this.#isAbsent(entry, request.look)) throw precondition("EVIDENCE_INSUFFICIENT");
     const tombstone = request.evidence === VoidEvidence.TOMBSTONE;
     if (!tombstone && !absent && entry.attemptId !== request.attemptId) throw precondition("ATTEMPT_SUPERSEDED");
     if (!this.#proves(request, entry)) {
@@ -168,13 +180,21 @@ export class FakeSpends {
     return authorization;
   }
 
-  #isQuarantined({ holdExpireTime, reconciliation }: Authorization): boolean {
-    if (holdExpireTime === undefined || reconciliation?.absentSinceTime === undefined) return false;
-    const now = this.#settings.now();
+  #isAbsent(entry: Entry, look: Look | undefined): boolean {
+    const { reconciliation } = entry.authorization;
+    if (reconciliation?.absentSinceTime === undefined || !this.#counts(entry, look)) return false;
     return (
-      now - timestampMs(holdExpireTime) >= 25 * 3_600_000 &&
-      now - timestampMs(reconciliation.absentSinceTime) >= 5 * 60_000
+      lookTime(look) - timestampMs(reconciliation.absentSinceTime) >= 5 * 60_000 &&
+      look?.vendorAccountId === entry.account
     );
+  }
+
+  /** A look that began when everything that may have been sent had arrived. */
+  #counts({ authorization, looksAfter }: Entry, look: Look | undefined): boolean {
+    const { holdExpireTime } = authorization;
+    if (holdExpireTime === undefined) return false;
+    const time = lookTime(look);
+    return time - timestampMs(holdExpireTime) >= 25 * 3_600_000 && time > looksAfter;
   }
 
   #proves(
@@ -235,12 +255,13 @@ export class FakeSpends {
   }
 
   /** Everything that is not settled, due or not. */
-  unsettled(): { authorizations: Authorization[]; nextPageToken: string } {
+  unsettled(): { authorizations: Authorization[]; nextPageToken: string; lookToken: string } {
     const due = this.all().filter(
       ({ state, vendorState }) =>
         state === AuthorizationState.IN_DOUBT || (state === AuthorizationState.HELD && vendorState !== ""),
     );
-    return { authorizations: due, nextPageToken: "" };
+    const lookToken = Buffer.from(`at ${this.#settings.now()}`).toString("base64url");
+    return { authorizations: due, nextPageToken: "", lookToken };
   }
 
   committed(): { authorizations: Authorization[]; nextPageToken: string } {
@@ -249,18 +270,27 @@ export class FakeSpends {
   }
 
   reconciled(request: ReportReconciliationRequest): Authorization {
-    const { authorization } = this.#find(request.authorization);
+    const entry = this.#find(request.authorization);
+    const { authorization } = entry;
     if (!isOpen(authorization)) throw precondition("STATE_NOT_ALLOWED");
-    const { finding } = request;
+    if (entry.account === "") entry.account = request.look?.vendorAccountId ?? "";
+    const elsewhere = request.look?.vendorAccountId !== entry.account;
+    const finding =
+      request.finding === ReconciliationFinding.ABSENT && elsewhere ? ReconciliationFinding.UNCLEAR : request.finding;
+    const counts = this.#counts(entry, request.look);
     const before = authorization.reconciliation;
     const stillAbsent = before?.finding === ReconciliationFinding.ABSENT ? before.absentSinceTime : undefined;
     const now = timestampFromMs(this.#settings.now());
+    if (finding !== ReconciliationFinding.ABSENT) entry.looksAfter = this.#settings.now();
+    const absentSince = stillAbsent ?? (counts ? timestampFromMs(lookTime(request.look)) : undefined);
     authorization.reconciliation = create(ReconciliationSchema, {
       finding,
       lastTime: now,
       count: (before?.count ?? 0) + 1,
       note: request.note,
-      ...(finding === ReconciliationFinding.ABSENT ? { absentSinceTime: stillAbsent ?? now } : {}),
+      ...(finding === ReconciliationFinding.ABSENT && absentSince !== undefined
+        ? { absentSinceTime: absentSince }
+        : {}),
     });
     if (finding === ReconciliationFinding.OPEN) {
       authorization.vendorReference = request.vendorReference;

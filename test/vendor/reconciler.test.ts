@@ -1,6 +1,14 @@
-import { AuthorizationState, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
+import { AuthorizationState, ReconciliationFinding, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { charge, markOf, startVendorWorld, type VendorWorld } from "./world.ts";
+import {
+  charge,
+  liveSecret,
+  markOf,
+  otherSecret,
+  startVendorWorld,
+  strangersSecret,
+  type VendorWorld,
+} from "./world.ts";
 
 const minute = 60_000;
 const hour = 60 * minute;
@@ -12,6 +20,11 @@ afterEach(() => world.close());
 /** Resolves when the reconciler has looked at it once more. */
 async function lookedAt(name: string, before: number): Promise<void> {
   await expect.poll(async () => (await world.get(name)).reconciliation?.count ?? 0).toBeGreaterThan(before);
+}
+
+/** Resolves when the first look that counts has shown nothing. */
+async function absentSince(name: string): Promise<void> {
+  await expect.poll(async () => (await world.get(name)).reconciliation?.absentSinceTime).toBeDefined();
 }
 
 describe("one server", () => {
@@ -45,13 +58,16 @@ describe("one server", () => {
     expect(paths.some((path) => path.includes("search"))).toBe(false);
   });
 
-  test("what never reached the vendor is void only after the quarantine and a second look", async () => {
+  test("what never reached the vendor is void only by a second look after the quarantine", async () => {
     const one = await world.doubted();
     await lookedAt(one.name, 0);
     await world.advance(10 * minute);
     await lookedAt(one.name, 1);
     expect((await world.get(one.name)).state).toBe(IN_DOUBT);
     await world.advance(26 * hour);
+    await absentSince(one.name);
+    expect((await world.get(one.name)).state).toBe(IN_DOUBT);
+    await world.advance(5 * minute);
     expect(await world.becomes(one.name, VOIDED)).toMatchObject({ voidEvidence: VoidEvidence.ABSENT_AFTER_QUARANTINE });
     expect((await world.events(one.name)).at(-1)).toBe("spend.voided server/reconciler");
   });
@@ -121,7 +137,10 @@ describe("one server", () => {
     await charge({ plain: world.plain, authorization: lost, amount: 4900 });
     await world.advance(26 * hour);
     await world.becomes(lost.name, COMMITTED);
-    await lookedAt(absent.name, 2);
+    await absentSince(absent.name);
+    const looks = (await world.get(absent.name)).reconciliation?.count ?? 0;
+    await world.advance(hour);
+    await lookedAt(absent.name, looks);
     expect((await world.get(absent.name)).state).toBe(IN_DOUBT);
   });
 
@@ -134,6 +153,99 @@ describe("one server", () => {
     await lookedAt(one.name, 0);
     expect(world.simulator.requests().length - reads).toBeLessThan(6);
   });
+});
+
+test("a server that is stopped between its look and its report voids nothing that was charged meanwhile", async () => {
+  world = await startVendorWorld();
+  await world.store();
+  const one = await world.doubted();
+  await lookedAt(one.name, 0);
+  await world.advance(20 * hour);
+  // The vendor's answer is made, and the server goes on with it days later.
+  const match = { method: "GET", path: "/v1/charges" };
+  const stopped = world.simulator.fault({ mode: "hold_after_execute", match, times: 1 });
+  await world.advance(hour);
+  await stopped.arrivals(1);
+  await charge({ plain: world.plain, authorization: one, amount: 4900 });
+  await world.advance(72 * hour);
+  const looks = (await world.get(one.name)).reconciliation?.count ?? 0;
+  stopped.release();
+  await lookedAt(one.name, looks);
+  await world.advance(hour);
+  await world.becomes(one.name, COMMITTED);
+  expect(await world.events(one.name)).not.toContain("spend.voided server/reconciler");
+});
+
+/** Stores another credential in place of the one that is there. */
+async function replace(secret: string): Promise<void> {
+  await world.server.admin.deleteVendorCredential({ name: "vendorCredentials/stripe", reason: "replaced" });
+  await world.server.admin.createVendorCredential({ vendorCredentialId: "stripe", vendor: "stripe", secret });
+}
+
+describe("a credential that is replaced", () => {
+  beforeEach(async () => {
+    world = await startVendorWorld();
+    await world.store();
+  });
+
+  test.each([
+    ["by one of another account", strangersSecret, "acct_stranger/live"],
+    ["by one of the other mode", liveSecret, "acct_platform/live"],
+  ])("%s voids nothing that may have been charged under the first", async (_how, secret, account) => {
+    const one = await world.doubted();
+    await replace(secret);
+    for (let days = 0; days < 3; days += 1) {
+      const looks = (await world.get(one.name)).reconciliation?.count ?? 0;
+      await world.advance(26 * hour);
+      await lookedAt(one.name, looks);
+    }
+    const { state, reconciliation } = await world.get(one.name);
+    expect({ state, finding: reconciliation?.finding }).toEqual({
+      state: IN_DOUBT,
+      finding: ReconciliationFinding.UNCLEAR,
+    });
+    expect(reconciliation?.note).toContain(`nothing is at the account ${account}`);
+    expect(reconciliation?.note).toContain("may have been sent under acct_platform/test");
+  });
+
+  test("holds nothing up that is granted a day later, nor where it is of the same account and mode", async () => {
+    const before = await world.doubted();
+    await lookedAt(before.name, 0);
+    await replace(otherSecret);
+    await world.advance(26 * hour);
+    await absentSince(before.name);
+    await world.advance(5 * minute);
+    await world.becomes(before.name, VOIDED);
+    await replace(strangersSecret);
+    const young = await world.doubted();
+    await lookedAt(young.name, 0);
+    await world.advance(25 * hour);
+    const after = await world.doubted();
+    await lookedAt(after.name, 0);
+    await world.advance(26 * hour);
+    await absentSince(after.name);
+    await world.advance(5 * minute);
+    await world.becomes(after.name, VOIDED);
+    expect((await world.get(young.name)).state).toBe(IN_DOUBT);
+  });
+});
+
+test("a vault key whose service has shown another account is not voided by what the stored one does not show", async () => {
+  world = await startVendorWorld();
+  const one = await world.doubted();
+  const spends = world.server.spend(world.token);
+  const { lookToken: token } = await spends.listUnsettledAuthorizations({});
+  const look = { token, vendorAccountId: "acct_own" };
+  await spends.reportReconciliation({ authorization: one.name, finding: ReconciliationFinding.UNREADABLE, look });
+  await world.store();
+  for (let days = 0; days < 2; days += 1) {
+    const looks = (await world.get(one.name)).reconciliation?.count ?? 0;
+    await world.advance(26 * hour);
+    await lookedAt(one.name, looks);
+  }
+  const { state, reconciliation } = await world.get(one.name);
+  expect(state).toBe(IN_DOUBT);
+  expect(reconciliation?.note).toContain("may have been sent under acct_own");
 });
 
 test("a list that hides what is young lets nothing be voided", async () => {

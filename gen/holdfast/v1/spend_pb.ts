@@ -286,7 +286,8 @@ export type Reconciliation = Message<"holdfast.v1.Reconciliation"> & {
   nextTime?: Timestamp | undefined;
 
   /**
-   * Since when every complete look at the vendor has shown nothing. Absent unless `finding` is ABSENT.
+   * Since when every complete look at the vendor has shown nothing: when the first one began of those that count, which
+   * begin after the quarantine. Absent unless `finding` is ABSENT.
    *
    * @generated from field: google.protobuf.Timestamp absent_since_time = 5;
    */

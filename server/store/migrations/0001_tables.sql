@@ -289,7 +289,10 @@ create table holdfast.authorizations (
   reconciliation_next_time timestamptz,
   reconciliation_count integer not null default 0,
   reconciliation_note text not null default '',
+  -- When the first look began that counts: after the last moment at which something could be sent and arrive.
   absent_since_time timestamptz,
+  -- A look that began before says nothing about absence: something else was found or told then.
+  look_from_time timestamptz,
   constraint authorizations_pkey primary key (workspace_id, spend_key, generation),
   constraint authorizations_workspace_fkey foreign key (workspace_id) references holdfast.workspaces (workspace_id),
   constraint authorizations_spend_key_check check (spend_key ~ '^[0-9a-f]{32}$'),
@@ -516,7 +519,13 @@ create table holdfast.audit_events (
   reason text,
   trace_id text not null default '',
   detail jsonb not null default '{}',
+  -- Whom it is about, also where somebody else did it.
+  vault_key_id text,
+  -- What identical denials and refused calls have in common, and for how many of them this event stands.
+  fold bytea,
+  count bigint not null default 1,
   constraint audit_events_pkey primary key (workspace_id, xid, n),
+  constraint audit_events_fold_check check (count >= 1 and length(fold) = 32 and (count = 1 or fold is not null)),
   constraint audit_events_kind_check check (length(kind) between 1 and 64),
   constraint audit_events_actor_check check (
     actor_kind in ('vault_key', 'operator', 'server') and length(actor_id) <= 128
@@ -529,13 +538,13 @@ create index audit_events_spend_idx on holdfast.audit_events (workspace_id, spen
 create function holdfast.append_audit(
   p_workspace text, p_time timestamptz, p_kind text, p_actor_kind text, p_actor_id text, p_trace_id text,
   p_detail jsonb, p_authorization holdfast.authorizations default null, p_disposition text default null,
-  p_reason text default null
+  p_reason text default null, p_fold bytea default null, p_count bigint default 1
 ) returns void
 language sql volatile
 as $$
   insert into holdfast.audit_events (
     workspace_id, xid, n, event_time, kind, actor_kind, actor_id, spend_key, generation, customer_id, billing_period,
-    purpose, attempt_id, currency, amount_micros, disposition, reason, trace_id, detail
+    purpose, attempt_id, currency, amount_micros, disposition, reason, trace_id, detail, vault_key_id, fold, count
   )
   select p_workspace, pg_current_xact_id(),
     coalesce((
@@ -544,7 +553,9 @@ as $$
     ), 0),
     p_time, p_kind, p_actor_kind, p_actor_id, p_authorization.spend_key, p_authorization.generation,
     p_authorization.customer_id, p_authorization.billing_period, p_authorization.purpose, p_authorization.attempt_id,
-    p_authorization.currency, p_authorization.amount_micros, p_disposition, p_reason, p_trace_id, p_detail
+    p_authorization.currency, p_authorization.amount_micros, p_disposition, p_reason, p_trace_id, p_detail,
+    coalesce(p_authorization.vault_key_id, p_detail ->> 'vault_key', case p_actor_kind when 'vault_key' then p_actor_id end),
+    p_fold, p_count
 $$;
 
 -- The vendor key of one generation. Generation 1 is the formula that callers in other languages use.

@@ -419,16 +419,20 @@ as $$
   select case when p_reason is null then '{}' else jsonb_build_object('resolution', true, 'note', p_reason) end
 $$;
 
--- One event of a call that was refused and changed nothing, so that an auditor sees that it was tried.
+-- One event of a call that was refused and changed nothing, so that an auditor sees that it was tried. Those of one
+-- caller and authorization fold.
 create function holdfast.append_refusal(
   p_workspace text, p_time timestamptz, p_call text, p_actor_kind text, p_actor_id text, p_trace_id text,
   p_spend_key text, p_generation integer, p_row holdfast.authorizations, p_reason text
 ) returns void
-language sql volatile
+language plpgsql volatile
 as $$
-  select holdfast.append_audit(
-    p_workspace, p_time, 'spend.' || p_call || '_refused', p_actor_kind, p_actor_id, p_trace_id,
-    jsonb_build_object('authorization', p_spend_key || '-' || p_generation), p_row, null, p_reason)
+begin
+  perform holdfast.append_folding(
+    jsonb_build_array(p_call, p_actor_kind, p_actor_id, p_spend_key, p_generation, p_reason), p_workspace, p_time,
+    'spend.' || p_call || '_refused', p_actor_kind, p_actor_id, p_trace_id,
+    jsonb_build_object('authorization', p_spend_key || '-' || p_generation), p_row, null, p_reason);
+end
 $$;
 
 -- Voids an authorization on evidence. Evidence that proves nothing makes it IN_DOUBT and is refused; absence that is not
@@ -436,7 +440,7 @@ $$;
 create function holdfast.void_spend(
   p_workspace text, p_spend_key text, p_generation integer, p_actor_kind text, p_actor_id text, p_attempt_id text,
   p_evidence text, p_vendor_status integer, p_vendor_replayed boolean, p_vendor_reference text, p_reason text,
-  p_trace_id text
+  p_trace_id text, p_look_time timestamptz, p_look_account text
 ) returns table (error_reason text, hold_left interval, authorization_row holdfast.authorizations)
 language plpgsql volatile
 as $$
@@ -480,7 +484,8 @@ begin
       when p_evidence = 'OPERATOR' then p_actor_kind = 'operator' and p_reason <> ''
       when p_evidence = 'TOMBSTONE' then a.bind_time is not null and a.vendor_reference = p_vendor_reference
       when a.bind_time is not null then false
-      when p_evidence = 'ABSENT_AFTER_QUARANTINE' then holdfast.absence_proven(a, v_now)
+      when p_evidence = 'ABSENT_AFTER_QUARANTINE' then holdfast.absence_proven(a, p_look_time, v_now)
+        and holdfast.account_in_question(a, p_look_account) is null
       -- What was sent, and what the vendor answered to it, only the holding attempt knows.
       when p_actor_kind <> 'vault_key' then false
       when p_evidence = 'NEVER_SENT' then not a.told_may_have_been_sent
@@ -501,7 +506,7 @@ begin
     else
       v_error := 'EVIDENCE_INSUFFICIENT';
       perform holdfast.doubt_authorization(a, v_now);
-      update holdfast.authorizations t set absent_since_time = null
+      update holdfast.authorizations t set absent_since_time = null, look_from_time = v_now
         where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
       perform holdfast.append_audit(
         p_workspace, v_now, 'spend.in_doubt', p_actor_kind, p_actor_id, p_trace_id,
@@ -520,15 +525,45 @@ begin
 end
 $$;
 
--- That complete lists of the vendor show nothing proves that nothing exists only when no request can be on its way any
--- more, and when they have shown nothing before: one look may have met a vendor that was behind.
-create function holdfast.absence_proven(p_row holdfast.authorizations, p_now timestamptz) returns boolean
+-- The last moment at which any attempt may send.
+create function holdfast.send_end_time(p_row holdfast.authorizations) returns timestamptz
 language sql immutable parallel safe
 as $$
-  select p_row.state = 'IN_DOUBT' and p_row.vendor_reference is null
-    and coalesce(p_row.absent_since_time <= p_now - interval '5 minutes', false)
-    and p_now >= greatest(p_row.latest_hold_expire_time, p_row.grant_time + p_row.resend_safe_for)
-      + interval '25 hours'
+  select greatest(p_row.latest_hold_expire_time, p_row.grant_time + p_row.resend_safe_for)
+$$;
+
+-- When everything that may have been sent has arrived.
+create function holdfast.quarantine_end_time(p_row holdfast.authorizations) returns timestamptz
+language sql immutable parallel safe
+as $$
+  select holdfast.send_end_time(p_row) + interval '25 hours'
+$$;
+
+-- Whether a look that began then says anything about absence. A time that is still to come is none of this database's.
+create function holdfast.look_counts(
+  p_row holdfast.authorizations, p_look_time timestamptz, p_now timestamptz
+) returns boolean
+language sql immutable parallel safe
+as $$
+  select coalesce(
+    p_look_time <= p_now and p_look_time >= holdfast.quarantine_end_time(p_row)
+      and p_look_time > coalesce(p_row.look_from_time, timestamptz '-infinity'),
+    false)
+$$;
+
+-- That complete lists of the vendor show nothing proves that nothing exists only when no request could be on its way any
+-- more when the vendor was looked at, and when an earlier such look has shown nothing: one may have met a vendor that was
+-- behind. What counts is when a look began, and not when it is told: whoever looks may be stopped for days in between.
+create function holdfast.absence_proven(
+  p_row holdfast.authorizations, p_look_time timestamptz, p_now timestamptz
+) returns boolean
+language sql immutable parallel safe
+as $$
+  select p_row.state = 'IN_DOUBT' and p_row.vendor_reference is null and holdfast.look_counts(p_row, p_look_time, p_now)
+    and coalesce(
+      p_row.absent_since_time >= holdfast.quarantine_end_time(p_row)
+        and p_row.absent_since_time <= p_look_time - interval '5 minutes',
+      false)
 $$;
 
 -- The holding attempt does not know whether the vendor charged: it has sent, and cannot say later that it has not.
@@ -561,7 +596,8 @@ begin
   elsif a.state = 'HELD' or not a.told_may_have_been_sent then
     perform holdfast.doubt_authorization(a, v_now);
     -- It has sent, so that what was seen before says nothing.
-    update holdfast.authorizations t set told_may_have_been_sent = true, absent_since_time = null
+    update holdfast.authorizations t set
+        told_may_have_been_sent = true, absent_since_time = null, look_from_time = v_now
       where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
     perform holdfast.append_audit(
       p_workspace, v_now, 'spend.in_doubt', 'vault_key', p_vault_key_id, p_trace_id,

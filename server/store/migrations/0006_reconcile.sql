@@ -3,10 +3,14 @@
 -- its call is left alone. A vault key reports about its own, the server's reconciler about everything at a vendor whose
 -- credential the workspace keeps.
 --
+-- That nothing was found counts from when the look began, and only where the look was at the account that the spend may
+-- have been sent under. A service shows by its looks which account it has.
+--
 -- Locks: the authorization.
 create function holdfast.report_reconciliation(
   p_workspace text, p_spend_key text, p_generation integer, p_actor_kind text, p_actor_id text, p_finding text,
-  p_vendor_reference text, p_vendor_state text, p_note text, p_follow_for interval, p_trace_id text
+  p_vendor_reference text, p_vendor_state text, p_note text, p_follow_for interval, p_trace_id text,
+  p_look_time timestamptz, p_look_account text
 ) returns table (error_reason text, authorization_row holdfast.authorizations)
 language plpgsql volatile
 as $$
@@ -15,6 +19,10 @@ declare
   v_now timestamptz;
   a holdfast.authorizations;
   v_error text;
+  v_finding text := p_finding;
+  v_note text := p_note;
+  v_account text;
+  v_counts boolean := false;
 begin
   select t.* into a from holdfast.authorizations t
     where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation for update;
@@ -40,12 +48,32 @@ begin
         perform holdfast.append_audit(
           p_workspace, v_now, 'spend.in_doubt', 'server', 'sweep', p_trace_id, '{}', a, null, 'HOLD_EXPIRED');
       end if;
+      if p_actor_kind = 'vault_key' then
+        perform holdfast.note_vendor_account(p_workspace, a.vendor, a.vault_key_id, p_look_account, v_now);
+      end if;
+      if p_finding = 'ABSENT' then
+        v_account := holdfast.account_in_question(a, p_look_account);
+        v_counts := v_account is null and holdfast.look_counts(a, p_look_time, v_now);
+      end if;
+      if v_account is not null then
+        v_finding := 'UNCLEAR';
+        v_note := left(format(
+          'nothing is at the account %s, and it may have been sent under %s: look there, and resolve it by hand; %s',
+          coalesce(nullif(p_look_account, ''), 'that was looked at, which it did not tell'), v_account, p_note), 500);
+      end if;
       update holdfast.authorizations t set
-          reconciliation_finding = p_finding, reconciliation_note = p_note, reconciliation_time = v_now,
+          reconciliation_finding = v_finding, reconciliation_note = v_note, reconciliation_time = v_now,
           reconciliation_first_time = coalesce(a.reconciliation_first_time, v_now),
           reconciliation_count = a.reconciliation_count + 1,
-          reconciliation_next_time = holdfast.next_reconciliation(coalesce(a.reconciliation_first_time, v_now), v_now),
-          absent_since_time = case when p_finding = 'ABSENT' then coalesce(a.absent_since_time, v_now) end
+          reconciliation_next_time = case
+            -- The second look, which proves it.
+            when v_counts and a.absent_since_time is null then v_now + interval '5 minutes'
+            else holdfast.next_reconciliation(coalesce(a.reconciliation_first_time, v_now), v_now)
+          end,
+          absent_since_time = case
+            when v_finding = 'ABSENT' then coalesce(a.absent_since_time, case when v_counts then p_look_time end)
+          end,
+          look_from_time = case when v_finding = 'ABSENT' then a.look_from_time else v_now end
         where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
       if p_vendor_reference <> '' then
         update holdfast.authorizations t set
@@ -61,7 +89,8 @@ begin
       perform holdfast.append_audit(
         p_workspace, v_now, 'spend.reconciled', p_actor_kind, p_actor_id, p_trace_id,
         jsonb_build_object(
-          'finding', p_finding, 'vendor_reference', p_vendor_reference, 'vendor_state', p_vendor_state, 'note', p_note,
+          'finding', v_finding, 'vendor_reference', p_vendor_reference, 'vendor_state', p_vendor_state, 'note', v_note,
+          'look_time', p_look_time, 'look_account', p_look_account,
           'previous_state', a.state, 'bound', p_vendor_reference <> '' and a.vendor_reference is null), a);
     exception when unique_violation then
       v_error := 'REFERENCE_BOUND_ELSEWHERE';
@@ -123,7 +152,7 @@ begin
       from holdfast.void_spend(
         p_workspace, p_spend_key, p_generation, 'operator', p_operator_id, '',
         case when p_vendor_reference = '' then 'OPERATOR' else 'TOMBSTONE' end, 0, false, p_vendor_reference,
-        p_reason, p_trace_id) as f;
+        p_reason, p_trace_id, null, '') as f;
     return;
   end if;
   perform holdfast.append_refusal(

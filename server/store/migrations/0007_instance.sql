@@ -213,7 +213,8 @@ begin
           where t.workspace_id = w.workspace_id and t.spend_key = a.spend_key and t.generation = a.generation;
       end if;
       -- What was told or seen before the loss proves nothing after it.
-      update holdfast.authorizations t set told_may_have_been_sent = true, absent_since_time = null
+      update holdfast.authorizations t set
+          told_may_have_been_sent = true, absent_since_time = null, look_from_time = v_now
         where t.workspace_id = w.workspace_id and t.spend_key = a.spend_key and t.generation = a.generation;
       perform holdfast.append_audit(
         w.workspace_id, v_now, 'spend.in_doubt', 'server', 'recover', '',

@@ -42,6 +42,74 @@ create table holdfast.vendor_credentials (
 
 create unique index vendor_credentials_vendor_idx on holdfast.vendor_credentials (workspace_id, vendor);
 
+-- Which account of a vendor has been used since when: of the stored credential, or as a service of a vault key has shown
+-- when it reconciled. It outlives the credential, so that what was sent under another account is not looked for in this
+-- one. The first one that is known holds for all that was before.
+create table holdfast.vendor_account_spans (
+  workspace_id text not null,
+  vendor text not null,
+  -- A vault key, or empty for the stored credential.
+  source text not null,
+  start_time timestamptz not null,
+  -- With the mode where that is known: "acct_1/live", "acct_1".
+  vendor_account text not null,
+  constraint vendor_account_spans_pkey primary key (workspace_id, vendor, source, start_time),
+  constraint vendor_account_spans_workspace_fkey foreign key (workspace_id)
+    references holdfast.workspaces (workspace_id),
+  constraint vendor_account_spans_lengths_check check (
+    length(vendor) <= 32 and length(source) <= 32 and length(vendor_account) between 1 and 160
+  )
+);
+
+-- One account has two modes, and what was charged in the one does not show in the other.
+create function holdfast.is_same_account(p_one text, p_other text) returns boolean
+language sql immutable parallel safe
+as $$
+  select split_part(p_one, '/', 1) = split_part(p_other, '/', 1)
+    and (split_part(p_one, '/', 2) = split_part(p_other, '/', 2)
+      or split_part(p_one, '/', 2) = '' or split_part(p_other, '/', 2) = '')
+$$;
+
+-- Begins another span where the account is another one than before. An empty account is not known, and begins none.
+create function holdfast.note_vendor_account(
+  p_workspace text, p_vendor text, p_source text, p_account text, p_time timestamptz
+) returns void
+language plpgsql volatile
+as $$
+declare
+  v_last text;
+begin
+  if p_account = '' then return; end if;
+  select s.vendor_account into v_last from holdfast.vendor_account_spans s
+    where s.workspace_id = p_workspace and s.vendor = p_vendor and s.source = p_source
+    order by s.start_time desc limit 1;
+  if v_last is null or not holdfast.is_same_account(v_last, p_account) then
+    insert into holdfast.vendor_account_spans (workspace_id, vendor, source, start_time, vendor_account)
+    values (
+      p_workspace, p_vendor, p_source, case when v_last is null then timestamptz '-infinity' else p_time end, p_account)
+    on conflict (workspace_id, vendor, source, start_time) do nothing;
+  end if;
+end
+$$;
+
+-- An account that the authorization may have been sent under, other than the one that was looked at; null if there is
+-- none. An account that is replaced is still counted on for a day: services and their operator do not change at once.
+create function holdfast.account_in_question(p_row holdfast.authorizations, p_account text) returns text
+language sql stable parallel safe
+as $$
+  select s.vendor_account
+  from (
+    select t.*, coalesce(
+      lead(t.start_time) over (partition by t.source order by t.start_time) + interval '1 day', timestamptz 'infinity'
+    ) as end_time
+    from holdfast.vendor_account_spans t
+    where t.workspace_id = p_row.workspace_id and t.vendor = p_row.vendor and t.source in ('', p_row.vault_key_id)
+  ) s
+  where s.start_time <= holdfast.send_end_time(p_row) and s.end_time > p_row.grant_time
+    and not holdfast.is_same_account(s.vendor_account, p_account)
+  order by s.source, s.start_time limit 1
+$$;
+
 -- Which replica asks a vendor for a workspace now. A token and a time, and no session's lock: a replica that has died
 -- holds nothing. Two that work at once do no harm, they only ask twice.
 create table holdfast.reconciler_claims (

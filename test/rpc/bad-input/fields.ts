@@ -46,7 +46,9 @@ export const kindOf: Readonly<Record<string, Kind | "ignored">> = {
     vendor_replayed: "flag",
     vendor_reference: "referenceFilter",
     reason: "note",
+    look: "optional",
   }),
+  ...fields("Look", { token: "lookToken", vendor_account_id: "account" }),
   ...fields("ReportUnknownRequest", { authorization: "authorization", attempt_id: "hex32", reason: "note" }),
   ...fields("IncreaseHoldRequest", {
     authorization: "authorization",
@@ -74,6 +76,7 @@ export const kindOf: Readonly<Record<string, Kind | "ignored">> = {
     vendor_reference: "referenceFilter",
     vendor_state: "vendorState",
     note: "note",
+    look: "required",
   }),
   ...fields("ListCommittedAuthorizationsRequest", { start_time: "timeNeeded", ...page() }),
   ...fields("AcquireBillingLeaseRequest", { ...lease(), ttl: "leaseTime" }),

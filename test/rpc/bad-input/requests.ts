@@ -11,6 +11,8 @@ function asks(more: Json = {}): Json {
   return { spend, vendor: "stripe", endpoint, attempt_id: attempt(), ...more };
 }
 
+const look = { token: Buffer.from("look-1").toString("base64url"), vendor_account_id: "acct_1" };
+
 const keyless = "POST /v1/payouts";
 const config = "POST /v1/accounts/:id";
 const proxy = {
@@ -67,7 +69,9 @@ export function validRequests(things: Things): Readonly<Record<string, readonly 
         ],
       },
     ],
-    VoidSpend: [{ authorization: held.void.name, attempt_id: held.void.attempt, evidence: "VOID_EVIDENCE_NEVER_SENT" }],
+    VoidSpend: [
+      { authorization: held.void.name, attempt_id: held.void.attempt, evidence: "VOID_EVIDENCE_NEVER_SENT", look },
+    ],
     ReportUnknown: [{ authorization: held.unknown.name, attempt_id: held.unknown.attempt, reason: "timed out" }],
     IncreaseHold: [
       {
@@ -92,7 +96,7 @@ export function validRequests(things: Things): Readonly<Record<string, readonly 
     ],
     ListUnsettledAuthorizations: [first],
     ReportReconciliation: [
-      { authorization: doubted.finding.name, finding: "RECONCILIATION_FINDING_ABSENT", note: "n" },
+      { authorization: doubted.finding.name, finding: "RECONCILIATION_FINDING_ABSENT", note: "n", look },
     ],
     ListCommittedAuthorizations: [{ ...first, start_time: "2026-01-01T00:00:00Z" }],
     AcquireBillingLease: [{ ...fence, lease: "other", ttl: "60s" }],

@@ -80,6 +80,7 @@ export const valuesOf = {
     { raw: '"1000000000000.000001"', reason: "AMOUNT_OUT_OF_RANGE" },
   ],
   pageSize: raw("-1", "201", '"201"', "2147483647"),
+  lookToken: [...empty, ...unseen, ...all("eA", "bG9vay0", "l=", "t".repeat(129))],
   pageToken: [...all("x", "W10", "e30", "WyJcdTAwMDAiXQ", "x\u0000y", "x\u202ey"), ...all("t".repeat(513))],
   generation: raw("-1", "1000001", "2147483647"),
   status: raw("-1", "600", "2147483647"),
