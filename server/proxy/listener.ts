@@ -82,14 +82,13 @@ export async function startProxyListener(options: ProxyListenerOptions): Promise
 
   async function drain(graceMs: number): Promise<void> {
     draining = true;
+    const quietMs = Math.min(limits.quietMs, graceMs / 2);
+    await emptyBacklog(net, Math.min(limits.backlogMs, quietMs));
     const ended = new Promise<void>((resolve) => net.close(() => resolve()));
     let idle: NodeJS.Timeout | undefined;
-    const quiet = setTimeout(
-      () => {
-        idle = setInterval(() => afterReading(connections.endIdle), 20);
-      },
-      Math.min(limits.quietMs, graceMs / 2),
-    );
+    const quiet = setTimeout(() => {
+      idle = setInterval(() => afterReading(connections.endIdle), 20);
+    }, quietMs);
     const stopped = new AbortController();
     const cut = sleep(graceMs, undefined, { signal: stopped.signal }).then(connections.destroyAll, () => {});
     await ended;
@@ -111,6 +110,23 @@ export async function startProxyListener(options: ProxyListenerOptions): Promise
       return closed;
     },
   };
+}
+
+/**
+ * Takes in the connections that the kernel has already established: closing the port would reset them, requests and all,
+ * and Node accepts no more than one per turn of its loop.
+ */
+async function emptyBacklog(server: NetServer, timeMs: number): Promise<void> {
+  let accepted = 0;
+  const onConnection = (): void => void (accepted += 1);
+  server.on("connection", onConnection);
+  const until = performance.now() + timeMs;
+  for (let calmTurns = 0; calmTurns < 2 && performance.now() < until; ) {
+    const before = accepted;
+    await new Promise((resolve) => setImmediate(resolve));
+    calmTurns = accepted === before ? calmTurns + 1 : 0;
+  }
+  server.off("connection", onConnection);
 }
 
 /** Runs a step once everything that has already arrived at this machine was read. */

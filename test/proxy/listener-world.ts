@@ -99,6 +99,17 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
   return { listener, handler, errors };
 }
 
+/** Resolves when the port takes no more connections. */
+export async function refusesConnections(world: World): Promise<void> {
+  for (;;) {
+    const wire = await Wire.open(world).catch(() => undefined);
+    if (wire === undefined) return;
+    wire.socket.destroy();
+    // The port closes when nobody comes for a moment.
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
 export async function closeWorlds(): Promise<void> {
   await Promise.all(open.splice(0).map((listener) => listener.close(0)));
 }
@@ -115,6 +126,8 @@ export interface Answer {
 export class Wire {
   readonly socket: Socket;
   #received = "";
+  /** How much has to be there before it is worth a look: a large answer comes in many pieces. */
+  #needed = 0;
   #ended = false;
   #wake = Promise.withResolvers<void>();
 
@@ -173,6 +186,7 @@ export class Wire {
   }
 
   #take(): Answer | undefined {
+    if (this.#received.length < this.#needed) return undefined;
     const headEnd = this.#received.indexOf("\r\n\r\n");
     if (headEnd < 0) return undefined;
     const [first = "", ...lines] = this.#received.slice(0, headEnd).split("\r\n");
@@ -182,7 +196,9 @@ export class Wire {
     });
     const length = Number(new Map(headers).get("content-length") ?? "0");
     const end = headEnd + 4 + length;
+    this.#needed = end;
     if (this.#received.length < end) return undefined;
+    this.#needed = 0;
     const body = this.#received.slice(headEnd + 4, end);
     this.#received = this.#received.slice(end);
     return { status: Number(first.split(" ")[1]), headers: headers.filter(([name]) => name !== "date"), body };
