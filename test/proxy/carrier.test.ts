@@ -1,3 +1,5 @@
+import { once } from "node:events";
+import { type AddressInfo, createServer, type Server } from "node:net";
 import { AuthorizationState, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
 import {
   HoldfastClosedError,
@@ -222,6 +224,51 @@ describe("a request that moves no money", () => {
     world.simulator.fault({ mode: "html_502", match: { path: "/v1/balance" } });
     expect((await world.carry("GET", "/v1/balance")).refusal).toBeInstanceOf(VendorUnreachableError);
   });
+});
+
+describe("a vendor that misbehaves", () => {
+  /** A vendor that answers every write with these bytes and shows no object. */
+  async function answering(bytes: string): Promise<string> {
+    const vendor = createServer((socket) => {
+      socket.on("error", () => undefined);
+      socket.on("data", () => socket.end(bytes));
+    });
+    vendor.listen(0, "127.0.0.1");
+    await once(vendor, "listening");
+    vendors.push(vendor);
+    return `http://127.0.0.1:${(vendor.address() as AddressInfo).port}`;
+  }
+  const vendors: Server[] = [];
+  afterEach(() => {
+    for (const vendor of vendors.splice(0)) vendor.close();
+  });
+
+  test.each([
+    ["two lengths", "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}"],
+    ["a redirect", "HTTP/1.1 307 Moved\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 2\r\n\r\n{}"],
+    ["an encoding", "HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\n{}"],
+    ["another protocol", "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"],
+  ])("leaves a charge in doubt when it answers with %s", async (_, bytes) => {
+    const by = world.open({ origin: await answering(bytes), limits: { vendorDeadlineMs: 600 } });
+    const { refusal } = await world.carry("POST", "/v1/charges", charge, { spend: newSpend(), by });
+    expect(refusal).toBeInstanceOf(SpendInDoubtError);
+    expect(await world.used()).toEqual({ committed: 0, held: 4900 });
+  });
+
+  test.each(["http://127.0.0.1:1", "https://127.0.0.1:1"])(
+    "is sent nothing and nothing is held where it refuses (%s)",
+    async (origin) => {
+      const by = world.open({ origin, limits: { vendorDeadlineMs: 600 } });
+      const spend = newSpend();
+      const { refusal } = await world.carry("POST", "/v1/payment_intents", payment, { spend, by });
+      expect(refusal).toBeInstanceOf(VendorUnreachableError);
+      expect(await world.authorization(spend)).toMatchObject({ voidEvidence: VoidEvidence.NEVER_SENT });
+      expect(await world.used()).toEqual({ committed: 0, held: 0 });
+      expect(objectOf(await world.carry("POST", "/v1/payment_intents", payment, { spend }))).toMatchObject({
+        status: "succeeded",
+      });
+    },
+  );
 });
 
 describe("an unconfirmed PaymentIntent", () => {
