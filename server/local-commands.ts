@@ -1,6 +1,6 @@
 import { startApp } from "./app.ts";
 import { type Config, readConfig } from "./config.ts";
-import { openQuickstart, printQuickstart, quickstartConfig } from "./quickstart.ts";
+import { openQuickstart, printQuickstart, printRefusedToken, quickstartConfig } from "./quickstart.ts";
 import { recoveryReport } from "./recovery-report.ts";
 import { exitCodes, StartupError } from "./startup-error.ts";
 import { startEmbeddedPostgres } from "./store/embedded-postgres.ts";
@@ -45,7 +45,10 @@ async function serve(config: Config): Promise<undefined> {
     return;
   }
   try {
-    printQuickstart(await openQuickstart(app.url, prepared, embedded.dataFolder));
+    const quickstart = await openQuickstart(app.url, prepared, embedded.dataFolder);
+    // Services have vault keys: that nobody can look after it for now is no reason to stop.
+    if (quickstart === undefined) printRefusedToken(app.url, embedded.dataFolder);
+    else printQuickstart(quickstart);
   } catch (error) {
     // What was promised cannot be shown, and a server nobody can talk to is no use.
     await app.close();

@@ -44,15 +44,27 @@ export function quickstartConfig(config: Config, dataFolder: string): Config {
   return { ...config, operatorToken };
 }
 
-/** A vault key with a cap for the first calls; the same one on every later start. */
-export async function openQuickstart(url: string, config: Config, dataFolder: string): Promise<Quickstart> {
+/**
+ * A vault key with a cap for the first calls; the same one on every later start. Undefined where the operator token is
+ * not accepted any more, because it was rotated or its operator revoked.
+ */
+export async function openQuickstart(url: string, config: Config, dataFolder: string): Promise<Quickstart | undefined> {
   const operatorToken = config.operatorToken ?? "";
   const known = readCredentials(dataFolder);
-  const admin = adminClient(url, operatorToken);
-  const usable = known?.vaultKey !== undefined && (await isActive(admin, known.vaultKey)) ? known.vaultKey : undefined;
-  const vaultKey = usable ?? (await createQuickstart(admin));
-  if (usable === undefined) writeCredentials(dataFolder, { operatorToken, vaultKey });
-  return { url, operatorToken, vaultKey, dataFolder };
+  try {
+    const admin = adminClient(url, operatorToken);
+    const usable =
+      known?.vaultKey !== undefined && (await isActive(admin, known.vaultKey)) ? known.vaultKey : undefined;
+    const vaultKey = usable ?? (await createQuickstart(admin));
+    // Also a token that came from the environment: it replaced the one before it, which opens nothing any more.
+    if (usable === undefined || known?.operatorToken !== operatorToken) {
+      writeCredentials(dataFolder, { operatorToken, vaultKey });
+    }
+    return { url, operatorToken, vaultKey, dataFolder };
+  } catch (error) {
+    if (error instanceof ConnectError && error.code === Code.Unauthenticated) return undefined;
+    throw error;
+  }
 }
 
 type Admin = Client<typeof AdminService>;
@@ -132,6 +144,17 @@ function writeCredentials(dataFolder: string, credentials: Credentials): void {
 /** Shows what a user can do next. The tokens are shown on purpose: this database is on the user's own machine. */
 export function printQuickstart(quickstart: Quickstart): void {
   process.stdout.write(quickstartText(quickstart));
+}
+
+/** What is shown instead where the operator token of the data folder was replaced. */
+export function printRefusedToken(url: string, dataFolder: string): void {
+  process.stdout.write(`
+Holdfast is running at ${url}. Its data is in ${dataFolder}.
+
+The operator token that it remembers, or that HOLDFAST_OPERATOR_TOKEN names, was rotated or its operator revoked. Start it
+once with HOLDFAST_OPERATOR_TOKEN set to the token that the rotation showed, or to one of a new operator
+(op_<workspace>_<id>_ and 32 to 128 letters and digits): it is remembered from then on.
+`);
 }
 
 function quickstartText({ url, operatorToken, vaultKey, dataFolder }: Quickstart): string {
