@@ -62,6 +62,7 @@ export {
   type Timers,
 } from "./runtime.ts";
 export { STRIPE_ENDPOINTS } from "./stripe-endpoint-table.ts";
+export { isHarmless } from "./stripe-edit.ts";
 export { findStripeEndpoint, type StripeEffect, type StripeEndpoint } from "./stripe-endpoints.ts";
 export { createStripeGuard, type GuardSettings, type StripeCallScope, type StripeGuard } from "./stripe-guard.ts";
 export type { StripeHttpClient, StripeHttpResponse } from "./stripe-http.ts";

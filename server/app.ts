@@ -9,6 +9,8 @@ import { bootstrap } from "./bootstrap.ts";
 import type { Config } from "./config.ts";
 import { HoldfastError } from "./domain/errors.ts";
 import type { AuthorizeCommand, AuthorizeDecision, CommitCommand } from "./domain/spend.ts";
+import type { ProxyListener } from "./proxy/listener.ts";
+import { startStripeProxy, type StripeProxyParts } from "./proxy/start-stripe-proxy.ts";
 import { auditMethods } from "./rpc/audit.ts";
 import { createFigures, type Figures } from "./figures.ts";
 import { describeError } from "./log-error.ts";
@@ -73,6 +75,8 @@ export interface App {
   readonly port: number;
   /** The same RPCs without a socket, authenticated like any other call. Open until the server is closed. */
   readonly inProcess: Transport;
+  /** Where Stripe's API is served, for example "http://127.0.0.1:7072"; undefined where it is not. */
+  readonly stripeProxyUrl: string | undefined;
   /** Readiness off, drain, flush the queues, close. Never rejects; a second call waits for the first. */
   close(): Promise<void>;
 }
@@ -135,6 +139,7 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
       },
     });
     closers.push(() => sweep.stop());
+    const lookupToken = ownersOf(refusing(pool), config);
     const rpc = {
       routes: routesOf(pool, {
         authorizations,
@@ -146,7 +151,7 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
         log,
       }),
       interceptors: [traceInterceptor(), errorInterceptor(log), principalInterceptor(), validationInterceptor()],
-      requestGate: traceGate(authGate({ lookupToken: ownersOf(refusing(pool), config), log })),
+      requestGate: traceGate(authGate({ lookupToken, log })),
       log,
     };
     const inProcess = createInProcessTransport(rpc);
@@ -160,13 +165,27 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
       health.close();
       await listener.close(config.shutdownGraceMs);
     });
+    const proxy = await stripeProxyOf(config, { database: refusing(pool), vendors, lookupToken, inProcess, tls, log });
+    closers.push(async () => proxy?.close(config.shutdownGraceMs));
     health.setServing(true);
-    log.info({ url: listener.url }, "serving");
-    return { url: listener.url, port: listener.port, inProcess, close };
+    log.info({ url: listener.url, ...(proxy === undefined ? {} : { stripeProxy: proxy.url }) }, "serving");
+    return { url: listener.url, port: listener.port, inProcess, stripeProxyUrl: proxy?.url, close };
   } catch (error) {
     await close();
     throw error;
   }
+}
+
+type ProxyParts = Omit<StripeProxyParts, "settings" | "cipher" | "stripeOrigin"> & { readonly vendors: Vendors };
+
+/** The configuration asks for no proxy without the key that opens what is stored for it. */
+async function stripeProxyOf(
+  { stripeProxy, stripeOrigin }: Config,
+  { vendors, ...parts }: ProxyParts,
+): Promise<ProxyListener | undefined> {
+  const { cipher } = vendors;
+  if (stripeProxy === undefined || cipher === undefined) return undefined;
+  return startStripeProxy({ ...parts, settings: stripeProxy, stripeOrigin, cipher });
 }
 
 async function closeInTurn(closers: readonly (() => Promise<void>)[], log: pino.Logger): Promise<void> {

@@ -89,8 +89,9 @@ export async function carryOut(
   identified: (identity: Identity) => void,
 ): Promise<Ended> {
   const { vendor, memory } = parts;
-  const { key, flow } = opened;
-  checkBody(request, key);
+  const { key } = opened;
+  const flow = request.method !== "GET" && vendor.isHarmless(request) ? "pass" : opened.flow;
+  checkBody(request, flow, key);
   const spends = flow === "begin" || flow === "continue";
   const identity = spends ? identify(request, key, parts.random) : undefined;
   if (identity !== undefined) identified(identity);
@@ -99,7 +100,7 @@ export async function carryOut(
   const secret = await parts.secretOf(key);
   if (secret === undefined) throw noCredential(vendor.dialect.name);
   const requestKey = requestKeyOf(request, flow, identity, vendor.isPaymentMethod);
-  const going: Going = { parts, opened, request, secret, identity, claim: undefined };
+  const going: Going = { parts, opened: { ...opened, flow }, request, secret, identity, claim: undefined };
   if (requestKey === undefined || identity === undefined) {
     return conclude(going, await send(going, identity?.spend), false);
   }

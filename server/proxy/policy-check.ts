@@ -38,13 +38,6 @@ export function checkHead(head: RequestHead, flow: Flow, vendor: string, key: Pr
       `${head.endpoint} shows what belongs to others too. An operator can let it through with allow_lists.`,
     );
   }
-  if (flow === "named" && !proxy.unguardedEndpoints.includes(head.endpoint)) {
-    throw refuse(
-      403,
-      "endpoint_not_named",
-      `${head.endpoint} changes what later payments do. An operator can let it through by name, in unguarded_endpoints.`,
-    );
-  }
   if (head.account !== "" && !proxy.connectedAccounts.includes(head.account)) {
     throw refuse(
       403,
@@ -68,8 +61,15 @@ export function checkHead(head: RequestHead, flow: Flow, vendor: string, key: Pr
   return apiVersion ?? byDefault;
 }
 
-/** @throws RefusedRequest on parameters that no client may send through this key. */
-export function checkBody({ fields }: ProxyRequest, { proxy }: ProxyKey): void {
+/** @throws RefusedRequest on what no client may ask for through this key. */
+export function checkBody({ endpoint, fields }: ProxyRequest, flow: Flow, { proxy }: ProxyKey): void {
+  if (flow === "named" && !proxy.unguardedEndpoints.includes(endpoint)) {
+    throw refuse(
+      403,
+      "endpoint_not_named",
+      `${endpoint} changes what later payments do. An operator can let it through by name, in unguarded_endpoints.`,
+    );
+  }
   checkExpand(
     fields.map(({ key }) => key),
     proxy,

@@ -1,4 +1,4 @@
-import { findStripeEndpoint, planOf } from "@holdfast/sdk/stripe-vendor";
+import { findStripeEndpoint, isHarmless, planOf } from "@holdfast/sdk/stripe-vendor";
 import type { StripeCarrier } from "./stripe-carrier.ts";
 import { writeForm } from "./form.ts";
 import { stripeDialect } from "./stripe-dialect.ts";
@@ -10,12 +10,17 @@ export function proxiedStripe(carrier: StripeCarrier): ProxiedVendor {
   return {
     dialect: stripeDialect,
     flowOf,
+    isHarmless: ({ endpoint, query, fields }) =>
+      isHarmless(
+        endpoint,
+        [...query, ...fields].map((pair) => ({ ...pair, raw: "" })),
+      ),
     objectsIn,
     objectsOf,
     isPaymentMethod: (parameter) => paymentMethod.test(parameter),
     isDecline: (status) => status === 402,
     answerHeaders,
-    carry({ request, flow, token, secret, apiVersion, proxy, spend, passedKey, beforeMoney }) {
+    carry({ request, token, secret, apiVersion, proxy, spend, passedKey, beforeMoney }) {
       const { method, path, query, body, endpoint, account, contentType = "" } = request;
       return carrier.carry({
         method,
@@ -28,7 +33,7 @@ export function proxiedStripe(carrier: StripeCarrier): ProxiedVendor {
         apiVersion,
         account,
         spend,
-        allow: new Set(flow === "named" ? [endpoint] : []),
+        allow: new Set(proxy.unguardedEndpoints),
         onDecline: proxy.keepDeclined ? "keep" : "cancel",
         upstreamKey: passedKey,
         beforeMoney,

@@ -102,7 +102,7 @@ export type Flow =
   | "list"
   /** A write that moves no money. */
   | "pass"
-  /** Moves no money, but changes what later payments do: only where the policy names it. */
+  /** Moves no money, but may change what later payments do: then only where the policy names it. */
   | "named"
   /** Begins a spend, so it has to say which one. */
   | "begin"
@@ -139,6 +139,8 @@ export interface Carried {
 export interface ProxiedVendor {
   readonly dialect: VendorDialect;
   flowOf(request: RequestHead): Flow;
+  /** Whether a write, by its parameters, neither moves money nor changes what later payments do. */
+  isHarmless(request: ProxyRequest): boolean;
   /** Ids of the vendor's objects that a request acts on. */
   objectsIn(request: ProxyRequest): readonly string[];
   /** Ids of objects that an answer shows to belong to whoever it was made for. */
