@@ -39,9 +39,11 @@ async function serve(config: Config): Promise<undefined> {
   const app = await startApp(prepared);
   stopOnSignals(() => app.close());
   if (embedded === undefined) return;
+  const proxyLine = app.stripeProxyUrl === undefined ? "" : `Stripe proxy: ${app.stripeProxyUrl}\n`;
   if (prepared.tls !== undefined) {
     // Whether its own client would trust the certificate cannot be known, so nothing is tried out.
     process.stdout.write(`Holdfast is running at ${app.url}\noperator token: ${prepared.operatorToken ?? ""}\n`);
+    process.stdout.write(proxyLine);
     return;
   }
   try {
