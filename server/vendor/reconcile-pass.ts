@@ -115,7 +115,7 @@ async function openPass(settings: PassSettings, turn: Turn): Promise<Pass | unde
     vendor,
     desk: createServerDesk({ database, workspace, commits, silent, account }),
     reader(maxReads) {
-      last = createStripeReader({ get, runtime, maxReads, signal });
+      last = createPassReader({ get, runtime, maxReads, signal });
       return last;
     },
     silent,
