@@ -24,6 +24,10 @@ export interface AuditEvent extends AuditPosition {
   readonly traceId: string;
   /** The figures as JSON text: a number may be too large for JavaScript. */
   readonly detail: string;
+  /** Whom it is about, also where somebody else did it; empty for none. */
+  readonly vaultKeyId: string;
+  /** How many identical denials or refused calls it stands for; 1 for every other event. */
+  readonly count: bigint;
 }
 
 /** What is set must match. */
@@ -35,6 +39,16 @@ export interface AuditFilter {
   readonly actor: Pick<AuditEvent, "actorKind" | "actorId"> | undefined;
   readonly authorization: AuthorizationId | undefined;
   readonly customerId: string | undefined;
+  readonly billingPeriod: string | undefined;
+  readonly purpose: string | undefined;
+  /** What it did, and what was done to it or to what it was granted. */
+  readonly vaultKeyId: string | undefined;
   readonly disposition: string | undefined;
   readonly traceId: string | undefined;
+}
+
+/** Whether the first stands behind the second. */
+export function isBehind(one: AuditPosition, other: AuditPosition): boolean {
+  const [a, b] = [BigInt(one.xid), BigInt(other.xid)];
+  return a === b ? one.n > other.n : a > b;
 }

@@ -42,3 +42,17 @@ export type ClaimedRequest =
       /** Undefined where it was too large, is too old, or none of the server's keys opens it. */
       readonly answer: StoredAnswer | undefined;
     };
+
+/** What there is to see of a request. Times are microseconds since 1970 on the database clock. */
+export interface ProxiedRequestSummary {
+  readonly vaultKeyId: string;
+  readonly endpoint: string;
+  readonly isOpen: boolean;
+  /** Counts how often it was open. */
+  readonly generation: number;
+  /** HTTP status of the last answer. */
+  readonly status: number | undefined;
+  readonly declined: boolean;
+  readonly createTime: bigint;
+  readonly answerTime: bigint | undefined;
+}

@@ -61,7 +61,7 @@ export function contradictionMethods(
   };
 }
 
-function contradictionMessage(contradiction: Contradiction): ContradictionMessage {
+export function contradictionMessage(contradiction: Contradiction): ContradictionMessage {
   const { amount, closeTime } = contradiction;
   return create(ContradictionSchema, {
     name: `contradictions/${contradiction.contradictionId}`,

@@ -14,9 +14,14 @@ export function encodePageToken(listing: string, parts: readonly string[]): stri
 
 /**
  * The parts of a page token; undefined for the first page. Throws INVALID_FIELD for a token that we did not make for
- * this listing.
+ * this listing. `field` is where the token was.
  */
-export function decodePageToken(listing: string, token: string, length: number): readonly string[] | undefined {
+export function decodePageToken(
+  listing: string,
+  token: string,
+  length: number,
+  field: "page_token" | "resume_token" = "page_token",
+): readonly string[] | undefined {
   if (token === "") return undefined;
   try {
     const parts: unknown = JSON.parse(Buffer.from(token, "base64url").toString("utf8"));
@@ -26,7 +31,8 @@ export function decodePageToken(listing: string, token: string, length: number):
   } catch {
     // Falls through to the refusal: what was wrong inside the token is of no use to the caller.
   }
-  throw invalidField("page_token", "is not one of ours; take next_page_token of the page before, or leave it empty.");
+  const source = field === "page_token" ? "next_page_token of the page before" : "one that was given for going on";
+  throw invalidField(field, `is not one of ours; take ${source}, or leave it empty.`);
 }
 
 /** Cuts a page out of rows that were read with one more than `size`. */

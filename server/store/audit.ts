@@ -11,7 +11,10 @@ const matching = `e.workspace_id = $1::text
    and ($7::text is null or (e.spend_key = $7::text and e.generation = $8::integer))
    and ($9::text is null or e.customer_id = $9::text)
    and ($10::text is null or e.disposition = $10::text)
-   and ($11::text is null or e.trace_id = $11::text)`;
+   and ($11::text is null or e.trace_id = $11::text)
+   and ($12::text is null or e.billing_period = $12::text)
+   and ($13::text is null or e.purpose = $13::text)
+   and ($14::text is null or e.vault_key_id = $14::text or (e.actor_kind = 'vault_key' and e.actor_id = $14::text))`;
 
 // Everything below the oldest transaction that still runs is there for good: no event can appear before it any more.
 const horizon = `with h as materialized (select pg_snapshot_xmin(pg_current_snapshot()) as horizon)
@@ -19,14 +22,14 @@ const horizon = `with h as materialized (select pg_snapshot_xmin(pg_current_snap
 
 const columns = `e.xid::text as xid, e.n, ${epochMicros("e.event_time")} as event_time, e.kind, e.actor_kind, e.actor_id,
      e.spend_key, e.generation, e.customer_id, e.billing_period, e.purpose, e.attempt_id, e.currency, e.amount_micros,
-     e.disposition, e.reason, e.trace_id, e.detail::text as detail`;
+     e.disposition, e.reason, e.trace_id, e.detail::text as detail, e.vault_key_id, e.count`;
 
 const oldestFirstStatement = statement(
   "list_audit_events",
   `${horizon} (
      select ${columns} from holdfast.audit_events e
-     where ${matching} and e.xid < h.horizon and ($12::text is null or (e.xid, e.n) > ($12::text::xid8, $13::integer))
-     order by e.xid, e.n limit $14::integer
+     where ${matching} and e.xid < h.horizon and ($15::text is null or (e.xid, e.n) > ($15::text::xid8, $16::integer))
+     order by e.xid, e.n limit $17::integer
    ) p on true order by p.xid::xid8, p.n`,
 );
 
@@ -34,10 +37,31 @@ const newestFirstStatement = statement(
   "list_audit_events_newest_first",
   `${horizon} (
      select ${columns} from holdfast.audit_events e
-     where ${matching} and ($12::text is null or (e.xid, e.n) < ($12::text::xid8, $13::integer))
-     order by e.xid desc, e.n desc limit $14::integer
+     where ${matching} and ($15::text is null or (e.xid, e.n) < ($15::text::xid8, $16::integer))
+     order by e.xid desc, e.n desc limit $17::integer
    ) p on true order by p.xid::xid8 desc, p.n desc`,
 );
+
+const ofSpendStatement = statement(
+  "list_audit_events_of_spend",
+  `select ${columns} from holdfast.audit_events e
+   where e.workspace_id = $1::text and e.spend_key = $2::text
+     and ($3::text is null or (e.xid, e.n) > ($3::text::xid8, $4::integer))
+   order by e.xid, e.n limit $5::integer`,
+);
+
+// Two looks into one index, whoever watches and whatever for.
+const headStatement = statement(
+  "read_audit_head",
+  `with h as materialized (select pg_snapshot_xmin(pg_current_snapshot()) as horizon)
+   select h.horizon::text as horizon, p.xid::text as xid, p.n from h left join lateral (
+     select e.xid, e.n from holdfast.audit_events e
+     where e.workspace_id = $1::text and e.xid < h.horizon
+     order by e.xid desc, e.n desc limit 1
+   ) p on true`,
+);
+
+const unfoldStatement = statement("unfold_audit", "select holdfast.unfold_audit($1::text, $2::integer) as rows");
 
 interface EventRow {
   readonly horizon: string;
@@ -60,6 +84,8 @@ interface EventRow {
   readonly reason: string | null;
   readonly trace_id: string;
   readonly detail: string;
+  readonly vault_key_id: string | null;
+  readonly count: bigint;
 }
 
 export interface AuditQuery {
@@ -94,6 +120,9 @@ export async function listAuditEvents(database: Database, workspace: string, que
     filter.customerId ?? null,
     filter.disposition ?? null,
     filter.traceId ?? null,
+    filter.billingPeriod ?? null,
+    filter.purpose ?? null,
+    filter.vaultKeyId ?? null,
     after?.xid ?? null,
     after?.n ?? null,
     query.limit,
@@ -102,8 +131,43 @@ export async function listAuditEvents(database: Database, workspace: string, que
   if (first === undefined) throw new Error("list_audit_events returned no row");
   return {
     events: rows.map(readEvent).filter((event) => event !== undefined),
-    seen: { xid: `${BigInt(first.horizon) - 1n}`, n: 2_147_483_647 },
+    seen: endBefore(first.horizon),
   };
+}
+
+/** The events of every generation of a spend, oldest first, also those that others may still be added before. */
+export async function listAuditEventsOfSpend(
+  database: Database,
+  workspace: string,
+  query: Pick<AuditQuery, "after" | "limit"> & { readonly spendKey: string },
+): Promise<AuditEvent[]> {
+  const { spendKey, after, limit } = query;
+  const values = [workspace, spendKey, after?.xid ?? null, after?.n ?? null, limit];
+  const rows = await run<EventRow>(database, ofSpendStatement, values);
+  return rows.map(readEvent).filter((event) => event !== undefined);
+}
+
+/** The last event that stands for good, or undefined where there is none, and up to where all do. */
+export async function readAuditHead(
+  database: Database,
+  workspace: string,
+): Promise<{ readonly last: AuditPosition | undefined; readonly seen: AuditPosition }> {
+  const [row] = await run<{ horizon: string; xid: string | null; n: number }>(database, headStatement, [workspace]);
+  if (row === undefined) throw new Error("read_audit_head returned no row");
+  return { last: row.xid === null ? undefined : { xid: row.xid, n: row.n }, seen: endBefore(row.horizon) };
+}
+
+/**
+ * Makes events of up to `limit` rows of what was folded more than a second ago, and says how many rows it was. Any
+ * server may, at any time: a row becomes part of exactly one event.
+ */
+export async function unfoldAudit(database: Database, workspace: string, limit: number): Promise<number> {
+  const [row] = await run<{ rows: number }>(database, unfoldStatement, [workspace, limit]);
+  return row?.rows ?? 0;
+}
+
+function endBefore(horizon: string): AuditPosition {
+  return { xid: `${BigInt(horizon) - 1n}`, n: 2_147_483_647 };
 }
 
 function readEvent(row: EventRow): AuditEvent | undefined {
@@ -131,5 +195,7 @@ function readEvent(row: EventRow): AuditEvent | undefined {
     reason: row.reason ?? "",
     traceId: row.trace_id,
     detail: row.detail,
+    vaultKeyId: row.vault_key_id ?? "",
+    count: row.count,
   };
 }

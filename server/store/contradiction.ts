@@ -28,7 +28,7 @@ const closeStatement = statement(
      holdfast.actor_in_force($1::text, 'operator', $3::text), $4::text, $5::text) as k`,
 );
 
-interface ContradictionRow {
+export interface ContradictionRow {
   readonly contradiction_id: string;
   readonly kind: string;
   readonly spend_key: string;
@@ -93,7 +93,8 @@ export async function closeContradiction(
   return rows[0] === undefined ? undefined : readContradiction(rows[0]);
 }
 
-function contradictionColumns(row: string): string {
+/** The select list of a contradiction; `row` is a table alias. */
+export function contradictionColumns(row: string): string {
   const plain = [
     "contradiction_id",
     "kind",
@@ -115,7 +116,7 @@ function contradictionColumns(row: string): string {
   ].join(", ");
 }
 
-function readContradiction(row: ContradictionRow): Contradiction {
+export function readContradiction(row: ContradictionRow): Contradiction {
   return {
     contradictionId: row.contradiction_id,
     kind: row.kind as ContradictionKind,

@@ -35,9 +35,23 @@ create table holdfast.audit_events (
   reason text,
   trace_id text default ''::text not null,
   detail jsonb default '{}'::jsonb not null,
+  vault_key_id text,
+  fold bytea,
+  count bigint default 1 not null,
   constraint audit_events_actor_check CHECK (((actor_kind = ANY (ARRAY['vault_key'::text, 'operator'::text, 'server'::text])) AND (length(actor_id) <= 128))),
+  constraint audit_events_fold_check CHECK (((count >= 1) AND (length(fold) = 32) AND ((count = 1) OR (fold IS NOT NULL)))),
   constraint audit_events_kind_check CHECK (((length(kind) >= 1) AND (length(kind) <= 64))),
   constraint audit_events_pkey PRIMARY KEY (workspace_id, xid, n)
+);
+
+create table holdfast.audit_folds (
+  workspace_id text not null,
+  fold bytea not null,
+  xid xid8 not null,
+  fold_time timestamp with time zone not null,
+  count bigint not null,
+  constraint audit_folds_count_check CHECK (((count >= 1) AND (length(fold) = 32))),
+  constraint audit_folds_pkey PRIMARY KEY (workspace_id, fold, xid)
 );
 
 create table holdfast.authorizations (
@@ -559,6 +573,8 @@ create table holdfast.workspaces (
 
 CREATE INDEX adjustments_authorization_idx ON holdfast.adjustments USING btree (workspace_id, spend_key, generation);
 
+CREATE INDEX audit_events_fold_idx ON holdfast.audit_events USING btree (workspace_id, fold, event_time) WHERE (fold IS NOT NULL);
+
 CREATE INDEX audit_events_spend_idx ON holdfast.audit_events USING btree (workspace_id, spend_key) WHERE (spend_key IS NOT NULL);
 
 CREATE UNIQUE INDEX authorizations_bound_idx ON holdfast.authorizations USING btree (workspace_id, vendor, vendor_reference) WHERE ((state = ANY (ARRAY['HELD'::text, 'IN_DOUBT'::text])) AND (vendor_reference IS NOT NULL));
@@ -591,6 +607,8 @@ CREATE UNIQUE INDEX operators_request_idx ON holdfast.operators USING btree (wor
 
 CREATE INDEX proxied_requests_answer_time_idx ON holdfast.proxied_requests USING btree (workspace_id, answer_time) WHERE (ciphertext IS NOT NULL);
 
+CREATE INDEX proxied_requests_spend_idx ON holdfast.proxied_requests USING btree (workspace_id, customer_id, billing_period, purpose) WHERE (customer_id IS NOT NULL);
+
 CREATE INDEX reconciliation_differences_n_idx ON holdfast.reconciliation_differences USING btree (workspace_id, reconciliation_run_id, n);
 
 CREATE INDEX reconciliation_runs_create_time_idx ON holdfast.reconciliation_runs USING btree (workspace_id, create_time DESC, reconciliation_run_id DESC);
@@ -613,7 +631,9 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.advance_reconciliation_run(p_workspace text, p_run text, p_from jsonb, p_to jsonb, p_state text, p_message text, p_counts jsonb, p_differences jsonb, p_matches jsonb) returns boolean
 
--- function holdfast.append_audit(p_workspace text, p_time timestamp with time zone, p_kind text, p_actor_kind text, p_actor_id text, p_trace_id text, p_detail jsonb, p_authorization authorizations, p_disposition text, p_reason text) returns void
+-- function holdfast.append_audit(p_workspace text, p_time timestamp with time zone, p_kind text, p_actor_kind text, p_actor_id text, p_trace_id text, p_detail jsonb, p_authorization authorizations, p_disposition text, p_reason text, p_fold bytea, p_count bigint) returns void
+
+-- function holdfast.append_folding(p_identity jsonb, p_workspace text, p_time timestamp with time zone, p_kind text, p_actor_kind text, p_actor_id text, p_trace_id text, p_detail jsonb, p_authorization authorizations, p_disposition text, p_reason text) returns void
 
 -- function holdfast.append_refusal(p_workspace text, p_time timestamp with time zone, p_call text, p_actor_kind text, p_actor_id text, p_trace_id text, p_spend_key text, p_generation integer, p_row authorizations, p_reason text) returns void
 
@@ -649,6 +669,10 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.first_instant(p_local timestamp without time zone, p_time_zone text) returns timestamp with time zone
 
+-- function holdfast.fold_events(p_workspace text, p_now timestamp with time zone, p_folds bytea[]) returns TABLE(ord integer, count bigint)
+
+-- function holdfast.fold_of(p_identity jsonb) returns bytea
+
 -- function holdfast.hold_end(p_row authorizations) returns timestamp with time zone
 
 -- function holdfast.idempotency_key(p_customer text, p_period text, p_purpose text, p_generation integer) returns text
@@ -681,6 +705,8 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.recover(p_force boolean) returns TABLE(problem text, recovered boolean, workspaces bigint, leases bigint, held bigint, open bigint, oldest_grant_time timestamp with time zone, newest_grant_time timestamp with time zone, in_doubt bigint)
 
+-- function holdfast.refuse_audit_change() returns trigger
+
 -- function holdfast.register_instance() returns void
 
 -- function holdfast.release_billing_lease(p_workspace text, p_lease text, p_period text, p_holder text, p_token bigint, p_completed boolean, p_actor_id text, p_trace_id text) returns TABLE(released boolean, lease_row billing_leases)
@@ -708,6 +734,8 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 -- function holdfast.share_policy(p_workspace text) returns void
 
 -- function holdfast.sweep_expired(p_workspace text, p_limit integer) returns integer
+
+-- function holdfast.unfold_audit(p_workspace text, p_limit integer) returns integer
 
 -- function holdfast.void_authorization(p_row authorizations, p_now timestamp with time zone, p_evidence text, p_reason text, p_actor_kind text, p_actor_id text, p_trace_id text) returns void
 

@@ -1,3 +1,4 @@
+import { unfoldAudit } from "./audit.ts";
 import type { Database } from "./database.ts";
 import { emptyProxiedAnswers } from "./proxied-request.ts";
 import { sweepExpired } from "./spend.ts";
@@ -18,8 +19,9 @@ const rowsPerRound = 200;
 const emptiedRoundsMax = 10;
 
 /**
- * Writes down, every `intervalMs`, which holds have run out, and empties the proxy's answers that are too old. Expiry itself is decided from the clock when a row is
- * read, so a late sweep changes no answer; it only releases what is proven void and shows what is in doubt.
+ * Writes down, every `intervalMs`, which holds have run out, makes events of what the audit has folded, and empties the
+ * proxy's answers that are too old. Expiry itself is decided from the clock when a row is read, so a late sweep changes
+ * no answer; it only releases what is proven void and shows what is in doubt.
  * Several servers may sweep at once: locked rows are skipped.
  */
 export function startSweep(options: SweepOptions): { stop(): Promise<void> } {
@@ -32,6 +34,7 @@ export function startSweep(options: SweepOptions): { stop(): Promise<void> } {
       await options.before?.();
       for (const workspace of await listWorkspaces(options.database)) {
         while (!stopped && (await sweepExpired(options.database, workspace, rowsPerRound)) === rowsPerRound);
+        while (!stopped && (await unfoldAudit(options.database, workspace, rowsPerRound)) === rowsPerRound);
         await emptyAnswers(workspace);
       }
       options.onResult(undefined);

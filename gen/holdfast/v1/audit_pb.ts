@@ -5,8 +5,8 @@
 import type { GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import { fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
 import { file_buf_validate_validate } from "../../buf/validate/validate_pb.ts";
-import type { Timestamp } from "@bufbuild/protobuf/wkt";
-import { file_google_protobuf_struct, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
+import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { Money } from "./money_pb.ts";
 import { file_holdfast_v1_money } from "./money_pb.ts";
 import type { JsonObject, Message } from "@bufbuild/protobuf";
@@ -15,7 +15,7 @@ import type { JsonObject, Message } from "@bufbuild/protobuf";
  * Describes the file holdfast/v1/audit.proto.
  */
 export const file_holdfast_v1_audit: GenFile = /*@__PURE__*/
-  fileDesc("Chdob2xkZmFzdC92MS9hdWRpdC5wcm90bxILaG9sZGZhc3QudjEi1AIKCkF1ZGl0RXZlbnQSDAoEbmFtZRgBIAEoCRIuCgpldmVudF90aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIMCgRraW5kGAMgASgJEg0KBWFjdG9yGAQgASgJEhUKDWF1dGhvcml6YXRpb24YBSABKAkSEwoLY3VzdG9tZXJfaWQYBiABKAkSFgoOYmlsbGluZ19wZXJpb2QYByABKAkSDwoHcHVycG9zZRgIIAEoCRISCgphdHRlbXB0X2lkGAkgASgJEiIKBmFtb3VudBgKIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EhMKC2Rpc3Bvc2l0aW9uGAsgASgJEg4KBnJlYXNvbhgMIAEoCRIQCgh0cmFjZV9pZBgNIAEoCRInCgZkZXRhaWwYDiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0IqMEChZMaXN0QXVkaXRFdmVudHNSZXF1ZXN0Eh0KCXBhZ2Vfc2l6ZRgBIAEoBUIKukgHGgUYyAEoABIcCgpwYWdlX3Rva2VuGAIgASgJQgi6SAVyAxiABBIUCgxuZXdlc3RfZmlyc3QYAyABKAgSLgoKc3RhcnRfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLAoIZW5kX3RpbWUYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjcKBGtpbmQYBiABKAlCKbpIJnIkMiJeKFthLXpfXXsxLDMyfShcLlthLXpfXXsxLDMyfSk/KT8kEkgKBWFjdG9yGAcgASgJQjm6SDZyNDIyXigodmF1bHRLZXlzfG9wZXJhdG9yc3xzZXJ2ZXIpL1thLXowLTlfLV17MSw2NH0pPyQSTgoNYXV0aG9yaXphdGlvbhgIIAEoCUI3ukg0cjIyMF4oYXV0aG9yaXphdGlvbnMvWzAtOWEtZl17MzJ9LVsxLTldWzAtOV17MCw2fSk/JBItCgtjdXN0b21lcl9pZBgJIAEoCUIYukgVchMyEV5bIS05Oy1+XXswLDEyOH0kEioKC2Rpc3Bvc2l0aW9uGAogASgJQhW6SBJyEDIOXltBLVpfXXswLDY0fSQSKgoIdHJhY2VfaWQYCyABKAlCGLpIFXITMhFeKFswLTlhLWZdezMyfSk/JCJ3ChdMaXN0QXVkaXRFdmVudHNSZXNwb25zZRItCgxhdWRpdF9ldmVudHMYASADKAsyFy5ob2xkZmFzdC52MS5BdWRpdEV2ZW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCRIUCgxyZXN1bWVfdG9rZW4YAyABKAliBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_struct, file_google_protobuf_timestamp, file_holdfast_v1_money]);
+  fileDesc("Chdob2xkZmFzdC92MS9hdWRpdC5wcm90bxILaG9sZGZhc3QudjEi9gIKCkF1ZGl0RXZlbnQSDAoEbmFtZRgBIAEoCRIuCgpldmVudF90aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIMCgRraW5kGAMgASgJEg0KBWFjdG9yGAQgASgJEhUKDWF1dGhvcml6YXRpb24YBSABKAkSEwoLY3VzdG9tZXJfaWQYBiABKAkSFgoOYmlsbGluZ19wZXJpb2QYByABKAkSDwoHcHVycG9zZRgIIAEoCRISCgphdHRlbXB0X2lkGAkgASgJEiIKBmFtb3VudBgKIAEoCzISLmhvbGRmYXN0LnYxLk1vbmV5EhMKC2Rpc3Bvc2l0aW9uGAsgASgJEg4KBnJlYXNvbhgMIAEoCRIQCgh0cmFjZV9pZBgNIAEoCRInCgZkZXRhaWwYDiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhEKCXZhdWx0X2tleRgPIAEoCRINCgVjb3VudBgQIAEoAyK2BQoWTGlzdEF1ZGl0RXZlbnRzUmVxdWVzdBIdCglwYWdlX3NpemUYASABKAVCCrpIBxoFGMgBKAASHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAQSFAoMbmV3ZXN0X2ZpcnN0GAMgASgIEi4KCnN0YXJ0X3RpbWUYBCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGVuZF90aW1lGAUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBI3CgRraW5kGAYgASgJQim6SCZyJDIiXihbYS16X117MSwzMn0oXC5bYS16X117MSwzMn0pPyk/JBJICgVhY3RvchgHIAEoCUI5ukg2cjQyMl4oKHZhdWx0S2V5c3xvcGVyYXRvcnN8c2VydmVyKS9bYS16MC05Xy1dezEsNjR9KT8kEk4KDWF1dGhvcml6YXRpb24YCCABKAlCN7pINHIyMjBeKGF1dGhvcml6YXRpb25zL1swLTlhLWZdezMyfS1bMS05XVswLTldezAsNn0pPyQSLQoLY3VzdG9tZXJfaWQYCSABKAlCGLpIFXITMhFeWyEtOTstfl17MCwxMjh9JBIqCgtkaXNwb3NpdGlvbhgKIAEoCUIVukgSchAyDl5bQS1aX117MCw2NH0kEioKCHRyYWNlX2lkGAsgASgJQhi6SBVyEzIRXihbMC05YS1mXXszMn0pPyQSMAoOYmlsbGluZ19wZXJpb2QYDCABKAlCGLpIFXITMhFeWyEtOTstfl17MCwxMjh9JBImCgdwdXJwb3NlGA0gASgJQhW6SBJyEDIOXlshLX5dezAsMTI4fSQSNwoJdmF1bHRfa2V5GA4gASgJQiS6SCFyHzIdXih2YXVsdEtleXMvW2EtejAtOV17MSwzMn0pPyQidwoXTGlzdEF1ZGl0RXZlbnRzUmVzcG9uc2USLQoMYXVkaXRfZXZlbnRzGAEgAygLMhcuaG9sZGZhc3QudjEuQXVkaXRFdmVudBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkSFAoMcmVzdW1lX3Rva2VuGAMgASgJIswFChdXYXRjaEF1ZGl0RXZlbnRzUmVxdWVzdBIeCgxyZXN1bWVfdG9rZW4YASABKAlCCLpIBXIDGIAEEkYKEmhlYXJ0YmVhdF9pbnRlcnZhbBgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIPukgMqgEJIgMIrAIyAggBEi4KCnN0YXJ0X3RpbWUYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGVuZF90aW1lGAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBI3CgRraW5kGAUgASgJQim6SCZyJDIiXihbYS16X117MSwzMn0oXC5bYS16X117MSwzMn0pPyk/JBJICgVhY3RvchgGIAEoCUI5ukg2cjQyMl4oKHZhdWx0S2V5c3xvcGVyYXRvcnN8c2VydmVyKS9bYS16MC05Xy1dezEsNjR9KT8kEk4KDWF1dGhvcml6YXRpb24YByABKAlCN7pINHIyMjBeKGF1dGhvcml6YXRpb25zL1swLTlhLWZdezMyfS1bMS05XVswLTldezAsNn0pPyQSLQoLY3VzdG9tZXJfaWQYCCABKAlCGLpIFXITMhFeWyEtOTstfl17MCwxMjh9JBIwCg5iaWxsaW5nX3BlcmlvZBgJIAEoCUIYukgVchMyEV5bIS05Oy1+XXswLDEyOH0kEiYKB3B1cnBvc2UYCiABKAlCFbpIEnIQMg5eWyEtfl17MCwxMjh9JBI3Cgl2YXVsdF9rZXkYCyABKAlCJLpIIXIfMh1eKHZhdWx0S2V5cy9bYS16MC05XXsxLDMyfSk/JBIqCgtkaXNwb3NpdGlvbhgMIAEoCUIVukgSchAyDl5bQS1aX117MCw2NH0kEioKCHRyYWNlX2lkGA0gASgJQhi6SBVyEzIRXihbMC05YS1mXXszMn0pPyQiXwoYV2F0Y2hBdWRpdEV2ZW50c1Jlc3BvbnNlEi0KDGF1ZGl0X2V2ZW50cxgBIAMoCzIXLmhvbGRmYXN0LnYxLkF1ZGl0RXZlbnQSFAoMcmVzdW1lX3Rva2VuGAIgASgJYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp, file_holdfast_v1_money]);
 
 /**
  * One decision or change, written in the transaction that made it. Never changed afterwards.
@@ -110,6 +110,22 @@ export type AuditEvent = Message<"holdfast.v1.AuditEvent"> & {
    * @generated from field: google.protobuf.Struct detail = 14;
    */
   detail?: JsonObject | undefined;
+
+  /**
+   * The vault key that it is about, also where somebody else did it. "vaultKeys/{vault_key}", or empty.
+   *
+   * @generated from field: string vault_key = 15;
+   */
+  vaultKey: string;
+
+  /**
+   * How many identical denials or refused calls this event stands for; 1 for every other event. Those of one caller
+   * within a second fold: the first is an event at once, the others are one event a few seconds later, whose detail
+   * says from when to when.
+   *
+   * @generated from field: int64 count = 16;
+   */
+  count: bigint;
 };
 
 /**
@@ -192,6 +208,23 @@ export type ListAuditEventsRequest = Message<"holdfast.v1.ListAuditEventsRequest
    * @generated from field: string trace_id = 11;
    */
   traceId: string;
+
+  /**
+   * @generated from field: string billing_period = 12;
+   */
+  billingPeriod: string;
+
+  /**
+   * @generated from field: string purpose = 13;
+   */
+  purpose: string;
+
+  /**
+   * What a vault key did, and what anybody did to it or to what it was granted.
+   *
+   * @generated from field: string vault_key = 14;
+   */
+  vaultKey: string;
 };
 
 /**
@@ -232,4 +265,115 @@ export type ListAuditEventsResponse = Message<"holdfast.v1.ListAuditEventsRespon
  */
 export const ListAuditEventsResponseSchema: GenMessage<ListAuditEventsResponse> = /*@__PURE__*/
   messageDesc(file_holdfast_v1_audit, 2);
+
+/**
+ * The filters are those of ListAuditEvents: every field that is set must match.
+ *
+ * @generated from message holdfast.v1.WatchAuditEventsRequest
+ */
+export type WatchAuditEventsRequest = Message<"holdfast.v1.WatchAuditEventsRequest"> & {
+  /**
+   * Where to go on: `resume_token` of ListAuditEvents or of an earlier message. Empty: from the first event on.
+   *
+   * @generated from field: string resume_token = 1;
+   */
+  resumeToken: string;
+
+  /**
+   * How often a message comes while nothing happens: 1 s to 5 min, 10 s by default.
+   *
+   * @generated from field: google.protobuf.Duration heartbeat_interval = 2;
+   */
+  heartbeatInterval?: Duration | undefined;
+
+  /**
+   * @generated from field: google.protobuf.Timestamp start_time = 3;
+   */
+  startTime?: Timestamp | undefined;
+
+  /**
+   * @generated from field: google.protobuf.Timestamp end_time = 4;
+   */
+  endTime?: Timestamp | undefined;
+
+  /**
+   * @generated from field: string kind = 5;
+   */
+  kind: string;
+
+  /**
+   * @generated from field: string actor = 6;
+   */
+  actor: string;
+
+  /**
+   * @generated from field: string authorization = 7;
+   */
+  authorization: string;
+
+  /**
+   * @generated from field: string customer_id = 8;
+   */
+  customerId: string;
+
+  /**
+   * @generated from field: string billing_period = 9;
+   */
+  billingPeriod: string;
+
+  /**
+   * @generated from field: string purpose = 10;
+   */
+  purpose: string;
+
+  /**
+   * @generated from field: string vault_key = 11;
+   */
+  vaultKey: string;
+
+  /**
+   * @generated from field: string disposition = 12;
+   */
+  disposition: string;
+
+  /**
+   * @generated from field: string trace_id = 13;
+   */
+  traceId: string;
+};
+
+/**
+ * Describes the message holdfast.v1.WatchAuditEventsRequest.
+ * Use `create(WatchAuditEventsRequestSchema)` to create a new message.
+ */
+export const WatchAuditEventsRequestSchema: GenMessage<WatchAuditEventsRequest> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_audit, 3);
+
+/**
+ * Events, or none: then it says that the stream is alive and how far everything is.
+ *
+ * @generated from message holdfast.v1.WatchAuditEventsResponse
+ */
+export type WatchAuditEventsResponse = Message<"holdfast.v1.WatchAuditEventsResponse"> & {
+  /**
+   * In the order of their positions.
+   *
+   * @generated from field: repeated holdfast.v1.AuditEvent audit_events = 1;
+   */
+  auditEvents: AuditEvent[];
+
+  /**
+   * Goes on after this message, in another call, without losing or repeating anything.
+   *
+   * @generated from field: string resume_token = 2;
+   */
+  resumeToken: string;
+};
+
+/**
+ * Describes the message holdfast.v1.WatchAuditEventsResponse.
+ * Use `create(WatchAuditEventsResponseSchema)` to create a new message.
+ */
+export const WatchAuditEventsResponseSchema: GenMessage<WatchAuditEventsResponse> = /*@__PURE__*/
+  messageDesc(file_holdfast_v1_audit, 4);
 

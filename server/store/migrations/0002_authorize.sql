@@ -45,6 +45,9 @@ declare
   -- What caps in the shadow would have denied of what was granted, and what a rehearsed spend would take.
   e_ord integer[] := '{}'; e_rule text[] := '{}'; e_detail jsonb[] := '{}';
   d_draws jsonb[] := '{}';
+  -- What folds identical denials and refusals, and for how many each event stands: 0 where there is none of it now.
+  d_folds bytea[];
+  d_counts bigint[];
   r record;
   a holdfast.authorizations;
   v_fields text[];
@@ -525,9 +528,23 @@ begin
       case when v_currencies[h.counter] is null then 1 else 0 end
     from unnest(h_key, h_generation, h_counter, h_amount) as h (key, generation, counter, amount);
 
+  if 'DENIED' = any (d_disposition) or array_remove(d_error, null) <> '{}' then
+    select array_agg(case when d_disposition[x.ord] = 'DENIED' or d_error[x.ord] is not null then
+        holdfast.fold_of(jsonb_build_array('authorize', x.vault_key_id, d_disposition[x.ord], d_error[x.ord],
+          d_rule[x.ord], d_fields[x.ord], d_generation[x.ord], v_switches[x.ord], v_caps[d_counter[x.ord]],
+          v_labels[d_counter[x.ord]], to_jsonb(x) - 'ord'))
+      end order by x.ord)
+    into d_folds
+    from jsonb_to_recordset(p_requests) as x (
+      ord integer, vault_key_id text, spend_key text, currency text, amount_micros bigint, vendor text,
+      vendor_account text, endpoint text, direction text, refund_of text, lease text, lease_period text,
+      fencing_token bigint
+    );
+    select array_agg(f.count order by f.ord) into d_counts from holdfast.fold_events(p_workspace, v_now, d_folds) f;
+  end if;
   insert into holdfast.audit_events (
     workspace_id, xid, n, event_time, kind, actor_kind, actor_id, spend_key, generation, customer_id, billing_period,
-    purpose, attempt_id, currency, amount_micros, disposition, reason, trace_id, detail
+    purpose, attempt_id, currency, amount_micros, disposition, reason, trace_id, detail, vault_key_id, fold, count
   )
   select p_workspace, pg_current_xact_id(),
     coalesce((
@@ -548,7 +565,8 @@ begin
            'lease', x.lease, 'lease_period', x.lease_period, 'fencing_token', x.fencing_token) else '{}' end
       || case when x.direction <> 'SPEND' then jsonb_build_object(
            'direction', x.direction, 'refund_of', x.refund_of) else '{}' end
-    end
+    end,
+    x.vault_key_id, d_folds[x.ord], coalesce(d_counts[x.ord], 1)
   from jsonb_to_recordset(p_requests) as x (
     ord integer, vault_key_id text, spend_key text, customer_id text, billing_period text, purpose text,
     attempt_id text, currency text, amount_micros bigint, trace_id text, lease text, lease_period text,
@@ -558,7 +576,8 @@ begin
     select k.ord, null::bigint as i from unnest(d_key) with ordinality as k (key, ord)
     union all
     select k.ord, k.i from unnest(e_ord) with ordinality as k (ord, i)
-  ) e on e.ord = x.ord;
+  ) e on e.ord = x.ord
+  where coalesce(d_counts[x.ord], 1) > 0;
 
   return query
     select d.ord::integer, d_disposition[d.ord], d_error[d.ord],

@@ -127,7 +127,10 @@ begin
       update holdfast.authorizations t set held_micros = p_amount_micros
         where t.workspace_id = p_workspace and t.spend_key = a.spend_key and t.generation = a.generation;
     end if;
-    perform holdfast.append_audit(
+    perform holdfast.append_folding(
+      case when v_rule is not null then jsonb_build_array(
+        'increase', p_vault_key_id, p_spend_key, p_generation, p_amount_micros, v_rule, d.cap_id, d.window_label, v_switch)
+      end,
       p_workspace, v_now, case when v_rule is null then 'spend.increased' else 'spend.increase_denied' end,
       'vault_key', p_vault_key_id, p_trace_id,
       jsonb_build_object('previous_held_micros', a.held_micros, 'asked_micros', p_amount_micros)
