@@ -295,6 +295,16 @@ function readStored(row: SealedRow): StoredCredential {
   return { credential: readCredential(row), sealed: { keyId, nonce, ciphertext } };
 }
 
+/** The workspace that an account of a vendor belongs to; undefined where none has taken it. */
+export async function vendorAccountOwner(
+  database: Database,
+  vendor: string,
+  account: string,
+): Promise<string | undefined> {
+  const [owner] = await run<{ workspace_id: string }>(database, accountOwnerStatement, [vendor, account]);
+  return owner?.workspace_id;
+}
+
 function readCredential(row: CredentialRow): VendorCredential {
   return {
     vendorCredentialId: row.vendor_credential_id,

@@ -35,6 +35,7 @@ import {
   sayAboutRun,
 } from "../store/reconciliation-run.ts";
 import { moneyOf, type Row, rowOf } from "./reconcile-desk.ts";
+import { foreignAccount } from "./pass-accounts.ts";
 import { type Pass, settleRows } from "./reconcile-pass.ts";
 
 const settlePage = 25;
@@ -119,12 +120,19 @@ async function movementStep(pass: Pass, run: ReconciliationRun, cursor: Movement
   const { database, workspace } = pass;
   const { account, after } = cursor;
   const family = LISTED_FAMILIES.find((name) => name >= cursor.family) ?? LISTED_FAMILIES[0];
-  const used = await listAccountsUsed(database, workspace, run);
+  const used = (await listAccountsUsed(database, workspace, run)).map((one) => ({
+    ...one,
+    account: pass.connected.of(one.account),
+  }));
   const next = cursorAfter(used, account, family);
+  if (await pass.connected.isForeign(account)) {
+    const missed = notLookedAt({ mark: "", vendorReference: "", vendorAccount: account }, foreignAccount);
+    return running(cursorAfter(used, account, LISTED_FAMILIES.at(-1) ?? family), {}, { differences: [stored(missed)] });
+  }
   const reader = pass.reader(readsPerStep);
   const page = await movementPage(reader, family, spanOf(run), account, after);
   if (page.kind === "unreadable" && (page.status === 400 || page.status === 403)) {
-    const endpoints = used.find((one) => one.account === account)?.endpoints ?? [];
+    const endpoints = used.filter((one) => one.account === account).flatMap((one) => one.endpoints);
     if (endpoints.every((endpoint) => placeOf({ endpoint }).family !== FAMILIES[family])) {
       return running(next, { reads: reader.reads() });
     }
@@ -205,7 +213,11 @@ async function judgeMovements(pass: Pass, movements: readonly Movement[], accoun
   let committed = 0;
   for (const movement of movements) {
     const named = rows.get(movement.mark);
-    const row = named?.authorization.vendor === vendor ? named : undefined;
+    // The platform's own account may be named by its id.
+    const row =
+      named?.authorization.vendor === vendor
+        ? { ...named, vendorAccount: pass.connected.of(named.vendorAccount) }
+        : undefined;
     const judged = await judgeMovement<Row>(desk, { movement, account, row });
     const settled = judged.agrees && judged.settled;
     if (settled) {

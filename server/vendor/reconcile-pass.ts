@@ -17,6 +17,7 @@ import type { CommitResult } from "../store/spend.ts";
 import { credentialOfVendor, noteVendorAnswer, openSecret } from "../store/vendor-credential.ts";
 import { compareStep } from "./comparison.ts";
 import type { Pace } from "./pace.ts";
+import { createPassAccounts, foreignAccount, type PassAccounts } from "./pass-accounts.ts";
 import { createPassReader } from "./pass-reader.ts";
 import { createServerDesk, type Row, rowOf } from "./reconcile-desk.ts";
 import type { ReconcilerFigures } from "./reconciler-figures.ts";
@@ -42,6 +43,7 @@ export interface Pass extends PassSettings {
   readonly workspace: string;
   readonly vendor: string;
   readonly desk: ReconcileDesk<Row>;
+  readonly connected: PassAccounts;
   /** A reader of its own, with its own number of reads. Tells how the vendor answers. */
   readonly reader: (maxReads: number) => StripeReader;
   /** The vendor does not answer at all. */
@@ -101,18 +103,24 @@ async function openPass(settings: PassSettings, turn: Turn): Promise<Pass | unde
   const stored = await credentialOfVendor(database, workspace, vendor);
   if (stored === undefined || openSecret(cipher, workspace, stored) === undefined) return undefined;
   const goOn = async () => !signal.aborted && (await claimVendor(database, workspace, vendor, token)) !== undefined;
+  const connected = createPassAccounts(database, { workspace, vendor, own: stored.credential.vendorAccountId });
   let last: StripeReader | undefined;
   let refused = false;
   const accounts = new Set<string>();
-  const get = getWith(settings, turn, accounts, (accepted) => {
+  const asked = getWith(settings, turn, accounts, (accepted) => {
     refused = !accepted;
   });
   const account = () => (accounts.size === 1 ? [...accounts].join("") : "");
+  const get: StripeGet = async (path, account) =>
+    (await connected.isForeign(account))
+      ? { kind: "answer", status: 403, body: { error: { message: foreignAccount } } }
+      : await asked(path, connected.of(account));
   const silent = () => last?.silent() ?? false;
   return {
     ...settings,
     workspace,
     vendor,
+    connected,
     desk: createServerDesk({ database, workspace, commits, silent, account }),
     reader(maxReads) {
       last = createPassReader({ get, runtime, maxReads, signal });

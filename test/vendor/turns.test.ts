@@ -27,7 +27,7 @@ function endless(max: number) {
   });
   /** A step of everything that is under way: who is told to give way ends. */
   const step = async () => {
-    for (const { yields, end } of [...under.values()]) if (yields()) end();
+    for (const { yields, end } of under.values()) if (yields()) end();
     await new Promise((resolve) => setImmediate(resolve));
   };
   return { turns, started, under, step };
