@@ -1,6 +1,7 @@
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { VaultKeySchema } from "@holdfast/api/holdfast/v1/vault_key_pb";
-import { startTestServer, type TestServer } from "../support/server.ts";
+import { type Config, readConfig } from "../../server/config.ts";
+import { startTestServer, testSettings, type TestServer } from "../support/server.ts";
 import { startStripeSimulator, type StripeSimulator } from "../support/stripe-simulator/index.ts";
 
 export const secret = "sk_test_4eC39HqLyjWDarjtT1zdp7dc";
@@ -61,16 +62,25 @@ export const writes = [
   "GET /v1/charges",
 ];
 
+function proxySettings(stripeOrigin: string): Partial<Config> {
+  return {
+    credentialKeys: { current: Buffer.alloc(32, 7), previous: undefined },
+    stripeOrigin,
+    stripeProxy: { host: "127.0.0.1", port: 0, names: [] },
+  };
+}
+
+/** For a server that is started on the world's database later. */
+export function proxyConfig(stripeOrigin: string): Config {
+  return { ...readConfig({}, []), ...testSettings, ...proxySettings(stripeOrigin) };
+}
+
 /** Servers with the proxy on, one database, and a vendor behind a socket. */
 export async function startProxyWorld(options: { readonly servers?: number } = {}): Promise<ProxyWorld> {
   const simulator = await startStripeSimulator();
   const server = await startTestServer({
     servers: options.servers ?? 1,
-    config: {
-      credentialKeys: { current: Buffer.alloc(32, 7), previous: undefined },
-      stripeOrigin: simulator.url,
-      stripeProxy: { host: "127.0.0.1", port: 0, names: [] },
-    },
+    config: proxySettings(simulator.url),
   });
   await server.admin.createVendorCredential({ vendorCredentialId: "stripe", vendor: "stripe", secret });
   await server.cap("all", "1000");

@@ -79,7 +79,7 @@ export async function startTestServer(options: TestServerOptions = {}): Promise<
   }
 }
 
-const testSettings = {
+export const testSettings = {
   port: 0,
   logLevel: "silent",
   // Tests sweep when they mean to.
