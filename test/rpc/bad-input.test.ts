@@ -1,6 +1,5 @@
 import {
   type DescMethod,
-  type DescMethodUnary,
   fromJson,
   getOption,
   type JsonObject,
@@ -20,6 +19,7 @@ import { hashRows } from "./bad-input/rows.ts";
 import { type Bad, lists, mistyped, unknownKeys, valuesOf } from "./bad-input/values.ts";
 import { methods, type Place, placesOf } from "./bad-input/walk.ts";
 import { openWorld, type World } from "./bad-input/world.ts";
+import { firstAnswer } from "./first-answer.ts";
 
 let world: World;
 let requests: ReturnType<typeof validRequests>;
@@ -119,12 +119,10 @@ describe.each(["connect", "grpc"] as const)("in binary over %s", (protocol) => {
         : createConnectTransport({ baseUrl, interceptors, httpVersion: "2" });
     const [request = {}] = requests[method.name] ?? [];
     const message = Object.assign(fromJson(method.input, request as JsonObject), { $unknown: unknown });
-    const error = await transport
-      .unary(method as DescMethodUnary, undefined, undefined, undefined, message as never)
-      .then(
-        () => undefined,
-        (thrown: unknown) => ConnectError.from(thrown),
-      );
+    const error = await firstAnswer(transport, method, message).then(
+      () => undefined,
+      (thrown: unknown) => ConnectError.from(thrown),
+    );
     const [info] = error?.findDetails(ErrorInfoSchema) ?? [];
     return { code: error?.code, reason: info?.reason, field: info?.metadata["field"], message: error?.rawMessage };
   };

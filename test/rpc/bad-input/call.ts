@@ -27,6 +27,7 @@ export async function send(
     contentType = "application/json",
   }: { token: string; body: string | Uint8Array<ArrayBuffer>; contentType?: string },
 ): Promise<Answer> {
+  if (method.methodKind !== "unary") return await sendStreaming(url, method, { token, body });
   const response = await fetch(`${url}/${method.parent.typeName}/${method.name}`, {
     method: "POST",
     headers: { authorization: `Bearer ${token}`, "content-type": contentType },
@@ -34,12 +35,40 @@ export async function send(
   });
   const text = await response.text();
   if (response.ok) return ofFirstResult(text) ?? accepted(text);
-  const error = JSON.parse(text) as ErrorBody;
+  return refused(response.status, JSON.parse(text) as ErrorBody);
+}
+
+function refused(status: number, error: ErrorBody): Answer {
   const info = error.details?.find(({ type }) => type === "google.rpc.ErrorInfo");
   const { reason = "", metadata = {} } =
     info === undefined ? {} : fromBinary(ErrorInfoSchema, Buffer.from(info.value, "base64"));
   const { code = "", message = "" } = error;
-  return { status: response.status, code, message, reason, field: metadata["field"], metadata };
+  return { status, code, message, reason, field: metadata["field"], metadata };
+}
+
+/** The first message of a stream, or why there is none: each is behind a byte of flags and its length. */
+async function sendStreaming(
+  url: string,
+  method: DescMethod,
+  { token, body }: { token: string; body: string | Uint8Array<ArrayBuffer> },
+): Promise<Answer> {
+  const message = Buffer.from(body as string);
+  const head = Buffer.alloc(5);
+  head.writeUInt32BE(message.length, 1);
+  const response = await fetch(`${url}/${method.parent.typeName}/${method.name}`, {
+    method: "POST",
+    headers: { authorization: `Bearer ${token}`, "content-type": "application/connect+json" },
+    body: Buffer.concat([head, message]),
+  });
+  let read = Buffer.alloc(0);
+  for await (const chunk of response.body ?? []) {
+    read = Buffer.concat([read, chunk as Uint8Array]);
+    if (read.length >= 5 && read.length >= 5 + read.readUInt32BE(1)) break;
+  }
+  const text = read.subarray(5, 5 + read.readUInt32BE(1)).toString("utf8");
+  const isLast = (read[0] ?? 0) === 2;
+  const { error } = isLast ? (JSON.parse(text) as { error?: ErrorBody }) : {};
+  return error === undefined ? accepted(text) : refused(response.status, error);
 }
 
 function accepted(text: string): Answer {

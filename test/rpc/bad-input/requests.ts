@@ -211,5 +211,10 @@ export function validRequests(things: Things): Readonly<Record<string, readonly 
     ListBillingLeases: [first],
     ReopenBillingLease: [{ lease: "done", billing_period: "2026-11", reason: "late customers" }],
     ListAuditEvents: [first],
+    WatchAuditEvents: [{}],
+    GetSpendStory: [
+      { authorization: held.commit.name, ...first },
+      { spend: { customer_id: things.customer, billing_period: "2026-11", purpose: "sub" } },
+    ],
   };
 }

@@ -105,6 +105,7 @@ export const valuesOf = {
   holdTime: all("0s", "4.9s", "-10s", "86401s", "86400.000000001s"),
   followTime: all("0s", "-1s", "2592001s"),
   leaseTime: [...raw("null"), ...all("0s", "0.9s", "-5s", "3601s")],
+  heartbeat: all("0s", "0.9s", "-5s", "301s", "300.000000001s"),
   overlap: all("-1s", "-0.000000001s", "604801s", "604800.000000001s"),
   declinedTime: all("0s", "59.9s", "-60s", "31622401s", "31622400.000000001s"),
   customerSource: [

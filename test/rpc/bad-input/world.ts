@@ -16,6 +16,8 @@ export interface Things {
   readonly held: Readonly<Record<"commit" | "batch" | "void" | "unknown" | "increase" | "bind", Held>>;
   readonly doubted: Readonly<Record<"committed" | "voided" | "finding", Held>>;
   readonly contradiction: string;
+  /** Of a spend with the purpose "sub" in "2026-11". */
+  readonly customer: string;
   readonly killSwitch: string;
   readonly run: string;
   readonly fencingToken: string;
@@ -111,6 +113,7 @@ async function fill(server: TestServer, vaultKey: string): Promise<Things> {
     },
     doubted: { committed: await doubted(), voided: await doubted(), finding: await doubted() },
     contradiction: contradictions[0]?.name ?? "",
+    customer: `cust_${twice.attempt}`,
     killSwitch: killSwitch?.name ?? "",
     run: reconciliationRun?.name ?? "",
     fencingToken: `${billingLease?.fencingToken ?? 0n}`,
