@@ -67,15 +67,30 @@ const layers: Readonly<Record<string, readonly string[]>> = {
     "server/telemetry-attributes.ts",
     "@holdfast/sdk/stripe-vendor",
   ],
+  "server/proxy/": [
+    "server/proxy/",
+    "server/rpc/",
+    "server/store/",
+    "server/domain/",
+    "server/config.ts",
+    "server/startup-error.ts",
+    "server/telemetry-attributes.ts",
+    "@holdfast/sdk",
+  ],
   "sdk/": ["sdk/", "@holdfast/api/"],
 };
 
-test("of the server only its vendors know the SDK, and of the SDK only what is meant for them", () => {
+test("of the server only its vendors and its proxy know the SDK, and of the SDK only what is meant for them", () => {
   const importing = product
     .filter((file) => file.startsWith("server/"))
     .flatMap((file) => importsOf(file).map((path) => `${file} imports ${path}`))
     .filter((line) => line.includes(" imports @holdfast/sdk"));
-  const wrong = importing.filter((line) => !/^server\/vendor\/\S+ imports @holdfast\/sdk\/stripe-vendor$/.test(line));
+  const wrong = importing.filter(
+    (line) =>
+      !/^server\/(?:vendor\/\S+ imports @holdfast\/sdk\/stripe-vendor|proxy\/\S+ imports @holdfast\/sdk(?:\/stripe-vendor)?)$/.test(
+        line,
+      ),
+  );
   expect(wrong).toEqual([]);
 });
 

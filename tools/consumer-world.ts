@@ -20,10 +20,11 @@ export async function startConsumerWorld(folder: string): Promise<ConsumerWorld>
   const config = quickstartConfig(read, dataFolder);
   const app = await startApp(config);
   const simulator = await startStripeSimulator();
-  const { vaultKey } = await openQuickstart(app.url, config, dataFolder);
+  const quickstart = await openQuickstart(app.url, config, dataFolder);
+  if (quickstart === undefined) throw new Error("the server refused the token that it had just made");
   return {
     url: app.url,
-    vaultKey,
+    vaultKey: quickstart.vaultKey,
     simulator,
     async close() {
       await simulator.close();

@@ -46,6 +46,7 @@ describe("the statements of the store", () => {
     const global = new Set([
       "list_workspaces",
       "find_time_zone",
+      "has_passed",
       "register_instance",
       "read_instance",
       "suspect_instance",
