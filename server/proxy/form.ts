@@ -42,7 +42,8 @@ const valuePatterns: Readonly<Record<Exclude<MoneyKind, "list">, RegExp>> = {
   part: /^(?:0|[1-9][0-9]{0,15})?$/,
   currency: /^[A-Za-z]{3}$/,
   flag: /^(?:true|false|True|False|TRUE|FALSE)$/,
-  word: /^[!-~]{0,500}$/,
+  // Who decodes twice reads the same.
+  word: /^[!-$&-~]{0,500}$/,
   group: /^$/,
 };
 const wanted: Readonly<Record<MoneyKind, string>> = {
@@ -51,7 +52,7 @@ const wanted: Readonly<Record<MoneyKind, string>> = {
   part: "must be a whole number of the smallest unit, written plainly",
   currency: "must be a currency of three letters",
   flag: "must be true or false",
-  word: "must be visible ASCII",
+  word: "must be visible ASCII without '%'",
   group: "must be sent as a group",
   list: "must be sent as a list",
 };
@@ -74,25 +75,25 @@ export function readForm(text: string, place: Place, rules: FormRules): readonly
   return pairs.map((pair) => checkPair(pair, rules));
 }
 
-/** Some parsers end a parameter at a semicolon too, and some take an empty or a bare one for something. */
+/**
+ * Some parsers end a parameter at a semicolon too, some take an empty or a bare one for something, and some look for the
+ * bracket that ends a name before they look for the sign behind it.
+ */
 function readPair(part: string, rawPattern: RegExp): Pair {
   const at = part.indexOf("=");
-  if (at < 1 || !rawPattern.test(part)) {
-    throw malformed("Send each parameter as name=value, with ';' and control characters escaped.");
+  if (at < 1 || !rawPattern.test(part) || /(?:\]|%5[Dd])=/.test(part.slice(at + 1))) {
+    throw malformed("Send each parameter as name=value, with ';', '=' and control characters escaped.");
   }
   return { key: decode(part.slice(0, at)), value: decode(part.slice(at + 1)) };
 }
 
+/** Half a letter as it is and half of it escaped is no letter: some decode the one before the other. */
 function decode(text: string): string {
-  if (/%(?![0-9A-Fa-f]{2})/.test(text)) throw malformed("Escape with % and two hex digits.");
-  const bytes = text
-    .replaceAll("+", " ")
-    .replaceAll(/%(..)/g, (_, digits: string) => String.fromCharCode(Number.parseInt(digits, 16)));
-  if (/^[\x20-\x7e]*$/.test(bytes)) return bytes;
   try {
-    return utf8.decode(Buffer.from(bytes, "latin1"));
+    const letters = /^[ -~]*$/.test(text) ? text : utf8.decode(Buffer.from(text, "latin1"));
+    return decodeURIComponent(letters.replaceAll("+", " "));
   } catch {
-    throw malformed("Send names and values in UTF-8.");
+    throw malformed("Send names and values in UTF-8, and escape with % and two hex digits.");
   }
 }
 

@@ -62,7 +62,31 @@ function moneyOf(endpoint: string): ReadonlyMap<string, MoneyKind> {
   return signed.has(endpoint) ? withSign : asUsual;
 }
 
-const free: FormRules = { closed: undefined, money: new Map() };
+// Whose object a request is about must be read in one way also where no money moves: wherever Stripe takes these, it
+// takes them as plain values.
+const free: FormRules = {
+  closed: undefined,
+  money: new Map(
+    [
+      "charge",
+      "confirm",
+      "currency",
+      "customer",
+      "customer_account",
+      "from_subscription",
+      "invoice",
+      "on_behalf_of",
+      "payment_intent",
+      "payment_method",
+      "quote",
+      "refund",
+      "setup_intent",
+      "source_transaction",
+      "subscription",
+      "subscription_item",
+    ].map((name) => [name, "word"]),
+  ),
+};
 const guarded = new Map<string, FormRules>(
   Object.entries(STRIPE_PARAMETERS).map(([endpoint, names]) => [
     endpoint,
