@@ -44,6 +44,7 @@ describe("the statements of the store", () => {
 
   test("each names the workspace, except those about all of them", () => {
     const global = new Set([
+      "read_look_time",
       "list_workspaces",
       "find_time_zone",
       "has_passed",
