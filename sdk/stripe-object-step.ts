@@ -143,9 +143,12 @@ async function takeStep(step: StepAt): Promise<StripeAnswer | undefined> {
     await followed(step);
     return answer;
   }
-  if ((exchange.signal.kind === "not_sent" || exchange.signal.kind === "denied") && !result.replay) {
+  // Stopped, it stays as it is, whatever an earlier attempt may still do: the hold covers that.
+  const stopped = isStopped(result);
+  if (stopped || (exchange.signal.kind === "not_sent" && !result.replay)) {
     await followed(step);
-    throw new VendorUnreachableError(`Stripe could not be reached for the step ${step.name}`, {
+    const why = stopped ? `the step ${step.name} was stopped before it was sent` : undefined;
+    throw new VendorUnreachableError(why ?? `Stripe could not be reached for the step ${step.name}`, {
       ...errorContext(call, grant, reference),
       cause: exchange.error,
     });
@@ -171,7 +174,7 @@ async function finalizeFirst(
   const object = await readFamily(call, step.family, reference);
   if (object !== undefined && !isDraft(object)) return { object };
   const answer = result.outcome === "too_late" ? undefined : result.exchange.answer;
-  if (object !== undefined && result.outcome !== "too_late" && result.exchange.signal.kind === "denied") {
+  if (object !== undefined && result.outcome !== "too_late" && isStopped(result)) {
     await settle(step, object);
     throw new VendorUnreachableError("the step finalize was stopped before it was sent", {
       ...errorContext(step.call, step.grant, reference),
@@ -183,6 +186,11 @@ async function finalizeFirst(
   }
   await settle(step, object);
   return { refusal: answer };
+}
+
+/** It was kept from being sent, and this attempt had not sent it before. */
+function isStopped({ exchange, resent }: Exclude<StepResult, { outcome: "too_late" }>): boolean {
+  return exchange.signal.kind === "denied" && !resent;
 }
 
 function isDraft({ body }: StripeAnswer): boolean {

@@ -271,7 +271,9 @@ async function confirm(flow: IntentFlow, intent: Intent): Promise<Next> {
   const { exchange } = result;
   const { answer, signal } = exchange;
   if (result.outcome === "charged" && answer !== undefined) return confirmed(flow, intent, answer);
-  if (signal.kind === "denied") return stopped(flow, intent, exchange.error);
+  if (signal.kind === "denied" && !(flow.ownConfirmation === true && result.resent)) {
+    return stopped(flow, intent, exchange.error);
+  }
   if (signal.kind === "not_sent" && !result.replay) {
     await call.settlements.reportUnknown(grant, "the vendor could not be reached to confirm");
     throw new VendorUnreachableError("Stripe could not be reached to confirm the PaymentIntent", {

@@ -94,17 +94,85 @@ describe("a request that is stopped", () => {
     expect(objectOf(await world.carry("POST", `${path}/confirm`))).toMatchObject({ status: "succeeded" });
   });
 
+  test("leaves an authorized card uncaptured, with its hold", async () => {
+    const spend = newSpend();
+    const authorized = { ...payment, capture_method: "manual" };
+    const { id, status } = objectOf(await world.carry("POST", "/v1/payment_intents", authorized, { spend }));
+    expect(status).toBe("requires_capture");
+    const path = `/v1/payment_intents/${String(id)}/capture`;
+    const stopped = await world.carry("POST", path, {}, { beforeMoney: stop });
+    expect(stopped.refusal).toMatchObject({ reason: "STATE_NOT_ALLOWED" });
+    expect(await world.used()).toEqual({ committed: 0, held: 4900 });
+    expect(objectOf(await world.carry("POST", path))).toMatchObject({ status: "succeeded" });
+    expect(await world.used()).toEqual({ committed: 4900, held: 0 });
+  });
+
+  test("leaves a draft invoice a draft, with its hold", async () => {
+    const spend = newSpend({ upTo: { currency: "usd", amount: "49.00" } });
+    const customer = String(objectOf(await world.carry("POST", "/v1/customers", { name: "x" }))["id"]);
+    const fields = { customer, auto_advance: "false", currency: "usd" };
+    const { id } = objectOf(await world.carry("POST", "/v1/invoices", fields, { spend }));
+    const stopped = await world.carry("POST", `/v1/invoices/${String(id)}/pay`, {}, { beforeMoney: stop });
+    expect(stopped.refusal).toMatchObject({ reason: "STATE_NOT_ALLOWED" });
+    expect(objectOf(await world.carry("GET", `/v1/invoices/${String(id)}`))).toMatchObject({ status: "draft" });
+    expect(await world.used()).toEqual({ committed: 0, held: 4900 });
+    expect(await world.authorization(spend)).toMatchObject({ state: AuthorizationState.HELD });
+  });
+
+  /** Lets the first request through. */
+  const stopAfterOne = () => {
+    let asked = 0;
+    return () => {
+      asked += 1;
+      return asked === 1 ? Promise.resolve() : stop();
+    };
+  };
+
+  test("stays in doubt where the client's own confirmation or capture may have arrived", async () => {
+    for (const [fields, step] of [
+      [{ confirm: "false" }, "confirm"],
+      [{ capture_method: "manual" }, "capture"],
+    ] as const) {
+      const spend = newSpend();
+      const { id } = objectOf(await world.carry("POST", "/v1/payment_intents", { ...payment, ...fields }, { spend }));
+      const path = `/v1/payment_intents/${String(id)}/${step}`;
+      world.simulator.fault({ mode: "drop_before_execute", match: { path } });
+      const carried = await world.carry("POST", path, {}, { beforeMoney: stopAfterOne() });
+      expect(carried.refusal).toBeInstanceOf(SpendInDoubtError);
+      expect(objectOf(await world.carry("POST", path))).toMatchObject({ status: "succeeded" });
+    }
+    expect(world.charges()).toBe(2);
+    expect(await world.used()).toEqual({ committed: 9800, held: 0 });
+  });
+
+  test("cancels its own PaymentIntent also where the confirmation may have arrived, and tells what became of it", async () => {
+    const lost = { mode: "drop_before_execute", match: { path: /\/confirm$/ } } as const;
+    world.simulator.fault(lost);
+    let asked = 0;
+    const stopAtThird = () => {
+      asked += 1;
+      return asked < 3 ? Promise.resolve() : stop();
+    };
+    const gone = await world.carry("POST", "/v1/payment_intents", payment, {
+      spend: newSpend(),
+      beforeMoney: stopAtThird,
+    });
+    expect(gone.refusal).toMatchObject({ reason: "STATE_NOT_ALLOWED" });
+    expect(await world.used()).toEqual({ committed: 0, held: 0 });
+    asked = 0;
+    world.simulator.fault({ ...lost, mode: "drop_after_execute" });
+    const paid = await world.carry("POST", "/v1/payment_intents", payment, {
+      spend: newSpend(),
+      beforeMoney: stopAtThird,
+    });
+    expect(objectOf(paid)).toMatchObject({ status: "succeeded" });
+    expect(await world.used()).toEqual({ committed: 4900, held: 0 });
+  });
+
   test("stays in doubt where an earlier send may have arrived", async () => {
     const spend = newSpend();
-    let asked = 0;
     world.simulator.fault({ mode: "drop_after_execute", match: { path: "/v1/charges" } });
-    const carried = await world.carry("POST", "/v1/charges", charge, {
-      spend,
-      beforeMoney: () => {
-        asked += 1;
-        return asked === 1 ? Promise.resolve() : stop();
-      },
-    });
+    const carried = await world.carry("POST", "/v1/charges", charge, { spend, beforeMoney: stopAfterOne() });
     expect(carried.refusal).toBeInstanceOf(SpendInDoubtError);
     expect(world.charges()).toBe(1);
     expect(await world.authorization(spend)).toMatchObject({ state: AuthorizationState.IN_DOUBT });

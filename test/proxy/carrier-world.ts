@@ -41,6 +41,8 @@ export const allowedEndpoints = [
   "POST /v1/charges",
   "POST /v1/refunds",
   "POST /v1/payouts",
+  "POST /v1/invoices",
+  "POST /v1/invoices/:id/pay",
 ];
 
 /** The real server's RPCs inside the process, a vendor behind a socket, and a carrier between them. */
@@ -94,7 +96,7 @@ export async function startCarrierWorld(options: Partial<StripeCarrierOptions> =
         .requests()
         .filter(({ method }) => method !== "GET")
         .map(({ method, path, key }) => `${method} ${path.replace(/\/[a-z]+_\w{10,}/, "/:id")} ${key}`),
-    charges: () => simulator.movements().filter(({ kind }) => kind === "charge").length,
+    charges: () => simulator.movements().filter(({ kind }) => kind === "charge" || kind === "capture").length,
     async authorization(spend) {
       const { customerId, billingPeriod, purpose, retryAfterGeneration = 0 } = spend;
       const key = stableKey(customerId, billingPeriod, purpose);
