@@ -27,8 +27,6 @@ export interface ProxyLimits {
   readonly strangerIdleToldMs: number;
   /** How long what a client still sends is read and dropped after a refusal, so that it gets to read the refusal. */
   readonly lingerMs: number;
-  /** How long, at most, connections are still taken in when the port is shut down, until none waits. */
-  readonly backlogMs: number;
   /** How long a connection without a request is kept while the port is shut down. */
   readonly quietMs: number;
   /** How often heads that are late are looked for. `headMs` is exceeded by at most this. */
@@ -54,7 +52,6 @@ export const defaultProxyLimits: ProxyLimits = {
   strangerIdleMs: 20_000,
   strangerIdleToldMs: 10_000,
   lingerMs: 2_000,
-  backlogMs: 500,
   quietMs: 2_000,
   sweepMs: 1_000,
 };

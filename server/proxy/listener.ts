@@ -83,10 +83,11 @@ export async function startProxyListener(options: ProxyListenerOptions): Promise
   async function drain(graceMs: number): Promise<void> {
     draining = true;
     const quietMs = Math.min(limits.quietMs, graceMs / 2);
-    await emptyBacklog(net, Math.min(limits.backlogMs, quietMs));
+    await emptyBacklog(net);
     const ended = new Promise<void>((resolve) => net.close(() => resolve()));
     let idle: NodeJS.Timeout | undefined;
     const quiet = setTimeout(() => {
+      afterReading(connections.endIdle);
       idle = setInterval(() => afterReading(connections.endIdle), 20);
     }, quietMs);
     const stopped = new AbortController();
@@ -112,16 +113,19 @@ export async function startProxyListener(options: ProxyListenerOptions): Promise
   };
 }
 
+/** How many connections the kernel keeps until they are accepted. */
+const backlogMax = 511;
+
 /**
  * Takes in the connections that the kernel has already established: closing the port would reset them, requests and all,
- * and Node accepts no more than one per turn of its loop.
+ * and Node accepts no more than one per turn of its loop. Counts turns and connections, not time: those that wait when
+ * this begins are in however busy the machine is, and newcomers cannot keep it going.
  */
-async function emptyBacklog(server: NetServer, timeMs: number): Promise<void> {
+async function emptyBacklog(server: NetServer): Promise<void> {
   let accepted = 0;
   const onConnection = (): void => void (accepted += 1);
   server.on("connection", onConnection);
-  const until = performance.now() + timeMs;
-  for (let calmTurns = 0; calmTurns < 2 && performance.now() < until; ) {
+  for (let calmTurns = 0; calmTurns < 3 && accepted <= backlogMax; ) {
     const before = accepted;
     await new Promise((resolve) => setImmediate(resolve));
     calmTurns = accepted === before ? calmTurns + 1 : 0;
@@ -238,7 +242,7 @@ function listen(server: NetServer, { host, port }: ProxyListenerOptions): Promis
       reject(new StartupError("address", `The proxy cannot listen on ${host}:${port}: ${why}. ${remedy}`, error));
     };
     server.once("error", refused);
-    server.listen({ host, port }, () => {
+    server.listen({ host, port, backlog: backlogMax }, () => {
       server.off("error", refused);
       resolve();
     });

@@ -203,24 +203,27 @@ test("while the port is shut down no request on an open connection is lost", asy
 });
 
 test("a request that has arrived when idle connections are ended is answered", async () => {
-  const world = await startWorld({ limits: { quietMs: 0 } });
-  const wire = await Wire.open(world);
-  await wire.send(post("a")).answer();
-  const closed = world.listener.close(3_600_000);
-  await refusesConnections(world);
-  await new Promise<void>((resolve) => {
-    setTimeout(() => {
+  const quietMs = 300;
+  for (let isTried = false; !isTried; ) {
+    const world = await startWorld({ limits: { quietMs } });
+    const wire = await Wire.open(world);
+    await wire.send(post("a")).answer();
+    const begun = performance.now();
+    const closed = world.listener.close(3_600_000);
+    // Turns enough for the port to be closed.
+    for (let turn = 0; turn < 10; turn += 1) await new Promise((resolve) => setImmediate(resolve));
+    // On a machine that stalled the connection may be closed by now: that says nothing.
+    isTried = performance.now() - begun < quietMs - 50;
+    if (isTried) {
       wire.send(post("b"));
       // The server has no turn to read it before its timer is due.
-      const until = performance.now() + 100;
-      while (performance.now() < until);
-      resolve();
-    }, 1);
-  });
-  const answer = await wire.answer();
-  expect(answer).toMatchObject({ status: 200 });
-  expect(answer?.headers).toContainEqual(["connection", "close"]);
-  await closed;
+      while (performance.now() - begun < quietMs * 2);
+      const answer = await wire.answer();
+      expect(answer).toMatchObject({ status: 200 });
+      expect(answer?.headers).toContainEqual(["connection", "close"]);
+    }
+    await closed;
+  }
 });
 
 test("an idle connection stays open for a while after the port was shut down, and its request is the last", async () => {
