@@ -51,6 +51,7 @@ async function serve(config: Config): Promise<undefined> {
     // Services have vault keys: that nobody can look after it for now is no reason to stop.
     if (quickstart === undefined) printRefusedToken(app.url, embedded.dataFolder);
     else printQuickstart(quickstart);
+    process.stdout.write(proxyLine);
   } catch (error) {
     // What was promised cannot be shown, and a server nobody can talk to is no use.
     await app.close();
