@@ -1,49 +1,34 @@
-import type { Timestamp } from "@bufbuild/protobuf/wkt";
+import { Code, ConnectError } from "@connectrpc/connect";
 import { type AuditEvent, AuditEventSchema } from "@holdfast/api/holdfast/v1/audit_pb";
 import type { Command } from "commander";
-import { parseCount, parseTime, resourceName } from "./arguments.ts";
+import { parseCount } from "./arguments.ts";
+import { exportCommand } from "./audit-export.ts";
+import { type AuditFilterFlags, auditFilterOf, type AuditFilterRequest, withAuditFilter } from "./audit-filter.ts";
 import { type CommandContext, listPages } from "./command.ts";
 import { jsonOf, moneyText, type Output, printFields, timeText } from "./output.ts";
 
-interface TailFlags {
+interface TailFlags extends AuditFilterFlags {
   readonly limit: number;
   readonly follow?: true;
-  readonly since?: Timestamp;
-  readonly until?: Timestamp;
-  readonly kind?: string;
-  readonly actor?: string;
-  readonly authorization?: string;
-  readonly customer?: string;
-  readonly disposition?: string;
-  readonly trace?: string;
 }
 
-const pollMs = 1_000;
-
 export function auditCommands(program: Command, context: CommandContext): void {
-  program
-    .command("audit")
-    .description("every decision and change")
-    .command("tail")
-    .description("the last events, oldest first; with --json one per line")
-    .option("--limit <events>", "how many to show", parseCount, 20)
-    .option("--follow", "go on with what is added")
-    .option("--since <time>", "from this instant on", parseTime)
-    .option("--until <time>", "before this instant", parseTime)
-    .option("--kind <kind>", 'for example "spend.granted", or "spend" for all of them')
-    .option("--actor <name>", 'for example "vaultKeys/nightly" or "operators/root"')
-    .option("--authorization <name>", "of one authorization")
-    .option("--customer <id>", "of one customer")
-    .option("--disposition <word>", 'for example "DENIED"')
-    .option("--trace <id>", "of one trace")
-    .action((flags: TailFlags) => tail(context, flags));
+  const audit = program.command("audit").description("every decision and change");
+  withAuditFilter(
+    audit
+      .command("tail")
+      .description("the last events, oldest first; with --json one per line")
+      .option("--limit <events>", "how many to show", parseCount, 20)
+      .option("--follow", "go on with what is added"),
+  ).action((flags: TailFlags) => tail(context, flags));
+  exportCommand(audit, context);
 }
 
 async function tail(context: CommandContext, flags: TailFlags): Promise<void> {
   const { admin } = context.connection();
   const output = context.output();
-  const filter = filterOf(flags);
-  // Where the listing stands now comes first: what is added while the last events are read is not lost.
+  const filter = auditFilterOf(flags);
+  // Where the audit stands now comes first: what is added while the last events are read is not lost.
   const stands = flags.follow === true ? await standsAt(context, filter) : "";
   const { rows } = await listPages(flags.limit, async (page) => {
     const answer = await admin.listAuditEvents({ ...filter, ...page, newestFirst: true });
@@ -53,40 +38,61 @@ async function tail(context: CommandContext, flags: TailFlags): Promise<void> {
   for (const event of last) printEvent(output, event);
   if (flags.follow !== true) return;
   const shown = new Set(last.map(({ name }) => name));
-  for (let pageToken = stands; !context.ended(); ) {
-    const answer = await admin.listAuditEvents({ ...filter, pageSize: 200, pageToken });
-    for (const event of answer.auditEvents) if (!shown.delete(event.name)) printEvent(output, event);
-    pageToken = answer.resumeToken;
-    if (answer.nextPageToken === "") await context.wait(pollMs);
-  }
+  await follow(context, { filter, resumeToken: stands }, (event) => {
+    if (!shown.delete(event.name)) printEvent(output, event);
+  });
 }
 
 /** The position after everything that is there: events match nothing of this kind, so one page tells it. */
-async function standsAt(context: CommandContext, filter: ReturnType<typeof filterOf>): Promise<string> {
+async function standsAt(context: CommandContext, filter: AuditFilterRequest): Promise<string> {
   const { admin } = context.connection();
   const answer = await admin.listAuditEvents({ ...filter, pageSize: 1, kind: "none" });
   return answer.resumeToken;
 }
 
-function filterOf(flags: TailFlags) {
-  return {
-    kind: flags.kind ?? "",
-    actor: flags.actor ?? "",
-    authorization: flags.authorization === undefined ? "" : resourceName("authorizations", flags.authorization),
-    customerId: flags.customer ?? "",
-    disposition: flags.disposition ?? "",
-    traceId: flags.trace ?? "",
-    ...(flags.since === undefined ? {} : { startTime: flags.since }),
-    ...(flags.until === undefined ? {} : { endTime: flags.until }),
-  };
+const retryMs = 1_000;
+const failuresMax = 10;
+
+/** Watches until the command is ended. A stream that breaks or is over is begun again where it stood. */
+async function follow(
+  context: CommandContext,
+  from: { readonly filter: AuditFilterRequest; readonly resumeToken: string },
+  show: (event: AuditEvent) => void,
+): Promise<void> {
+  const { admin } = context.connection();
+  let { resumeToken } = from;
+  for (let failures = 0; !context.ended(); ) {
+    try {
+      const options = { timeoutMs: 0, ...(context.signal === undefined ? {} : { signal: context.signal }) };
+      for await (const message of admin.watchAuditEvents({ ...from.filter, resumeToken }, options)) {
+        for (const event of message.auditEvents) show(event);
+        ({ resumeToken } = message);
+        failures = 0;
+      }
+    } catch (error) {
+      if (context.ended()) return;
+      failures += 1;
+      if (!isPassing(error) || failures > failuresMax) throw error;
+      await context.wait(retryMs);
+    }
+  }
 }
 
-function printEvent(output: Output, event: AuditEvent): void {
+/** Another server may take it, or this one a little later. */
+function isPassing(error: unknown): boolean {
+  const { code } = ConnectError.from(error);
+  return [Code.Unavailable, Code.ResourceExhausted, Code.Aborted, Code.Canceled].includes(code);
+}
+
+export function printEvent(output: Output, event: AuditEvent): void {
   if (output.json) return output.line(jsonOf(AuditEventSchema, event, 0));
   const spend = [event.customerId, event.billingPeriod, event.purpose].filter((part) => part !== "").join(" ");
-  output.line(`${timeText(event.eventTime)} ${event.kind} ${[event.disposition, event.reason].join(" ")}`.trimEnd());
+  const times = event.count > 1n ? `(${event.count} times)` : "";
+  const line = [timeText(event.eventTime), event.kind, event.disposition, event.reason, times];
+  output.line(line.filter((part) => part !== "").join(" "));
   printFields(output, [
     ["  by", event.actor],
+    ["  key", event.vaultKey === event.actor ? "" : event.vaultKey],
     ["  spend", spend],
     ["  amount", moneyText(event.amount)],
     ["  detail", detailText(event)],

@@ -24,6 +24,7 @@ import {
   timeText,
   wordOf,
 } from "./output.ts";
+import { storyCommand } from "./story.ts";
 
 const states = {
   held: AuthorizationState.HELD,
@@ -65,6 +66,7 @@ export function authorizationCommands(program: Command, context: CommandContext)
       const answer = await context.connection().spend.getAuthorization({ lookup });
       printAuthorization(context.output(), answer.authorization);
     });
+  storyCommand(authorizations, context);
   const doubt = program.command("in-doubt").description("spends whose outcome nobody knows");
   doubt
     .command("list")

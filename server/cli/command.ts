@@ -12,6 +12,10 @@ export interface CommandContext {
   /** Resolves after that many milliseconds, or at once where the command is to end. */
   readonly wait: (ms: number) => Promise<void>;
   readonly ended: () => boolean;
+  /** Aborted when the command is to end; undefined where it ends by itself. */
+  readonly signal: AbortSignal | undefined;
+  /** Writes to standard output as it is, and waits until that is taken. */
+  readonly write: (text: string) => Promise<void>;
   /** Says on a terminal how far it is; nothing elsewhere. */
   readonly progress: (text: string) => void;
 }

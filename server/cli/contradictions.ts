@@ -55,7 +55,7 @@ async function list(context: CommandContext, flags: ListFlags & { closed?: true 
   printMore(output, nextPageToken, flags.limit);
 }
 
-function printContradiction(output: Output, row: Contradiction): void {
+export function printContradiction(output: Output, row: Contradiction): void {
   printFields(output, [
     ["contradiction", row.name],
     ["kind", wordOf(ContradictionKind, row.kind).toLowerCase().replaceAll("_", " ")],

@@ -131,7 +131,7 @@ export function plain(text: string, keep: "" | "\n" = ""): string {
 }
 
 /** The same for JSON, which can say every character without showing it. */
-function escaped(json: string): string {
+export function escaped(json: string): string {
   return json.replaceAll(unsafe, (character) => {
     if (character === "\n") return character;
     const units = Array.from({ length: character.length }, (_, at) => character.charCodeAt(at));

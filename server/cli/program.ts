@@ -9,7 +9,12 @@ import { createOutput, plain } from "./output.ts";
 /** What a command reads and writes; a test gives its own. */
 export interface CommandLine {
   readonly env: Readonly<Record<string, string | undefined>>;
-  readonly out: { write(text: string): unknown; readonly columns?: number };
+  readonly out: {
+    /** False where more should wait for "drain". */
+    write(text: string): unknown;
+    once?(event: "drain", told: () => void): unknown;
+    readonly columns?: number;
+  };
   readonly err: { write(text: string): unknown; readonly isTTY?: boolean };
   readonly input: () => Promise<string>;
   /** Ends a command that goes on by itself. */
@@ -120,6 +125,14 @@ function contextOf(program: Command, line: CommandLine, opened: (connection: Con
       });
     },
     ended: () => line.signal?.aborted === true,
+    signal: line.signal,
+    write: async (text) => {
+      if (line.out.write(text) !== false) return;
+      await new Promise<void>((resolve) => {
+        if (line.out.once === undefined) resolve();
+        else line.out.once("drain", resolve);
+      });
+    },
     progress: (text) => {
       if (line.err.isTTY === true) line.err.write(`${plain(text)}\n`);
     },
