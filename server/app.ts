@@ -12,6 +12,7 @@ import type { AuthorizeCommand, AuthorizeDecision, CommitCommand } from "./domai
 import type { ProxyListener } from "./proxy/listener.ts";
 import { startStripeProxy, type StripeProxyParts } from "./proxy/start-stripe-proxy.ts";
 import { auditMethods } from "./rpc/audit.ts";
+import { type AuditWatch, createAuditWatch } from "./rpc/audit-watch.ts";
 import { createFigures, type Figures } from "./figures.ts";
 import { describeError } from "./log-error.ts";
 import { createLogDestination } from "./log-destination.ts";
@@ -31,6 +32,7 @@ import { reconcileMethods } from "./rpc/reconcile.ts";
 import { reconciliationRunMethods } from "./rpc/reconciliation-runs.ts";
 import { resolveMethods } from "./rpc/resolve.ts";
 import { spendMethods } from "./rpc/spend.ts";
+import { spendStoryMethods } from "./rpc/spend-story.ts";
 import { createHealth, createReflection, type HealthSwitch } from "./rpc/standard.ts";
 import { traceGate, traceInterceptor } from "./rpc/trace.ts";
 import { validationInterceptor, warmUpValidation } from "./rpc/validate.ts";
@@ -140,6 +142,8 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     });
     closers.push(() => sweep.stop());
     const lookupToken = ownersOf(refusing(pool), config);
+    const gate = authGate({ lookupToken, log });
+    const auditWatch = createAuditWatch({ database: refusing(pool), authenticate: gate });
     const rpc = {
       routes: routesOf(pool, {
         authorizations,
@@ -147,11 +151,12 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
         rehearse,
         vendors,
         health,
+        auditWatch,
         random: options.random ?? randomBytes,
         log,
       }),
       interceptors: [traceInterceptor(), errorInterceptor(log), principalInterceptor(), validationInterceptor()],
-      requestGate: traceGate(authGate({ lookupToken, log })),
+      requestGate: traceGate(gate),
       log,
     };
     const inProcess = createInProcessTransport(rpc);
@@ -163,6 +168,7 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     });
     closers.push(async () => {
       health.close();
+      auditWatch.close();
       await listener.close(config.shutdownGraceMs);
     });
     const proxy = await stripeProxyOf(config, { database: refusing(pool), vendors, lookupToken, inProcess, tls, log });
@@ -306,12 +312,13 @@ interface RouteParts {
   readonly rehearse: Rehearse;
   readonly vendors: Vendors;
   readonly health: HealthSwitch;
+  readonly auditWatch: AuditWatch;
   readonly random: (size: number) => Uint8Array;
   readonly log: pino.Logger;
 }
 
 function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => void {
-  const { authorizations, commits, rehearse, vendors, health, random, log } = parts;
+  const { authorizations, commits, rehearse, vendors, health, auditWatch, random, log } = parts;
   const database = refusing(pool);
   const changePolicy = policyChanges(pool);
   return (router) => {
@@ -332,6 +339,8 @@ function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => 
       ...contradictionMethods(database),
       ...leaseAdminMethods(database),
       ...auditMethods(database),
+      ...auditWatch.methods,
+      ...spendStoryMethods(database),
       ...vendorCredentialMethods({ database, changePolicy, cipher: vendors.cipher, tryOut: vendors.tryOut }),
       ...reconciliationRunMethods(database, changePolicy, random),
     });
