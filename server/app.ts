@@ -166,13 +166,15 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
       ...(tls === undefined ? {} : { tls }),
       ...rpc,
     });
+    const ports: { close(graceMs: number): Promise<void> }[] = [listener];
     closers.push(async () => {
       health.close();
       auditWatch.close();
-      await listener.close(config.shutdownGraceMs);
+      // At once, so that all of them together take no longer than one.
+      await Promise.all(ports.map((port) => port.close(config.shutdownGraceMs)));
     });
     const proxy = await stripeProxyOf(config, { database: refusing(pool), vendors, lookupToken, inProcess, tls, log });
-    closers.push(async () => proxy?.close(config.shutdownGraceMs));
+    if (proxy !== undefined) ports.push(proxy);
     health.setServing(true);
     log.info({ url: listener.url, ...(proxy === undefined ? {} : { stripeProxy: proxy.url }) }, "serving");
     return { url: listener.url, port: listener.port, inProcess, stripeProxyUrl: proxy?.url, close };

@@ -81,7 +81,7 @@ async function judged(
   const length = readFraming(head, request.httpVersion, rules);
   if (typeof length === "object") {
     connection.closing = true;
-    return handler.unreadable(length);
+    return handler.refuse(head, length);
   }
   const begun = await handler.begin(head);
   if (!isWanted(begun)) return begun;

@@ -41,8 +41,12 @@ export function createProxy(parts: ProxyParts): ProxyHandler {
   const { dialect } = parts.vendor;
   const running = new Set<Promise<unknown>>();
 
+  function trailOf(): Trail {
+    return { requestId: `hf_${parts.random()}`, key: undefined, head: undefined, identity: undefined };
+  }
+
   function begin(raw: RawHead): Promise<ProxyAnswer | WantedBody> {
-    const trail: Trail = { requestId: `hf_${parts.random()}`, key: undefined, head: undefined, identity: undefined };
+    const trail = trailOf();
     return guarded<ProxyAnswer | WantedBody>(trail, async () => {
       // The credentials come first: also a request that is refused for its path is somebody's.
       const key = await keyOf(raw);
@@ -116,6 +120,15 @@ export function createProxy(parts: ProxyParts): ProxyHandler {
 
   return {
     begin,
+    async refuse(raw, refusal) {
+      const trail = trailOf();
+      try {
+        trail.key = await keyOf(raw);
+      } catch {
+        // Nobody's: what is wrong with its framing is all there is to say.
+      }
+      return end(trail, refusal);
+    },
     unreadable: (refusal) => dialect.answerTo(refusal, `hf_${parts.random()}`),
     async close(graceMs) {
       const begun = performance.now();

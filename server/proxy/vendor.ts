@@ -88,6 +88,8 @@ export interface WantedBody {
 export interface ProxyHandler {
   /** Judges the head, credentials and policy included, before a byte of the body is read. */
   begin(head: RawHead): Promise<ProxyAnswer | WantedBody>;
+  /** A request whose framing could be read in two ways: refuses it, which is recorded where it is somebody's. */
+  refuse(head: RawHead, refusal: ProxyRefusal): Promise<ProxyAnswer>;
   /** For what is no HTTP request at all. */
   unreadable(refusal: ProxyRefusal): ProxyAnswer;
   /** No new requests; resolves when those that run have ended and what waits to be settled is settled or given up. */

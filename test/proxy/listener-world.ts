@@ -64,6 +64,10 @@ export function fakeHandler(behaviour: FakeBehaviour = {}): FakeHandler {
         },
       };
     },
+    refuse(_, refusal) {
+      records.unread.push(refusal);
+      return Promise.resolve(answerOf(refusal));
+    },
     unreadable(refusal) {
       records.unread.push(refusal);
       return answerOf(refusal);

@@ -1,3 +1,5 @@
+import { once } from "node:events";
+import { connect } from "node:net";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { charge, payment, type ProxyWorld, secret, startProxyWorld } from "./world.ts";
 
@@ -216,5 +218,21 @@ describe("the audit", () => {
       expect(answer.status).toBe(401);
     }
     expect(world.simulator.requests()).toHaveLength(sent);
+  });
+});
+
+describe("a request whose framing could be read in two ways", () => {
+  test("is refused before it is judged, and is in the audit of the key that it came with", async () => {
+    const token = await world.key("framed");
+    const { port } = new URL(world.url);
+    const socket = connect(Number(port), "127.0.0.1");
+    socket.write(
+      `POST /v1/charges HTTP/1.1\r\nHost: a\r\nHost: b\r\nAuthorization: Bearer ${token}\r\nContent-Length: 0\r\n\r\n`,
+    );
+    const [answer] = (await once(socket, "data")) as [Buffer];
+    socket.destroy();
+    expect(answer.toString("latin1")).toMatch(/^HTTP\/1\.1 400 /);
+    const [event] = (await world.events()).filter(({ actor_id: id }) => id === "framed");
+    expect(event).toMatchObject({ disposition: "REFUSED", detail: { status: 400 } });
   });
 });
