@@ -7,16 +7,24 @@ import type pg from "pg";
 import pino from "pino";
 import { bootstrap } from "./bootstrap.ts";
 import type { Config } from "./config.ts";
-import { HoldfastError } from "./domain/errors.ts";
-import type { AuthorizeCommand, AuthorizeDecision, CommitCommand } from "./domain/spend.ts";
 import type { ProxyListener } from "./proxy/listener.ts";
 import { startStripeProxy, type StripeProxyParts } from "./proxy/start-stripe-proxy.ts";
+import {
+  type AuthorizeQueue,
+  authorizeQueue,
+  boundedBy,
+  type CommitQueue,
+  commitQueue,
+  ownersOf,
+  type Rehearse,
+  rehearsal,
+} from "./queues.ts";
 import { auditMethods } from "./rpc/audit.ts";
 import { type AuditWatch, createAuditWatch } from "./rpc/audit-watch.ts";
-import { createFigures, type Figures } from "./figures.ts";
+import { createFigures } from "./figures.ts";
 import { describeError } from "./log-error.ts";
 import { createLogDestination } from "./log-destination.ts";
-import { authGate, principalInterceptor, type TokenOwner } from "./rpc/auth.ts";
+import { authGate, principalInterceptor } from "./rpc/auth.ts";
 import { authorizationMethods } from "./rpc/authorizations.ts";
 import { capMethods } from "./rpc/caps.ts";
 import { secured } from "./rpc/certificate-watch.ts";
@@ -40,20 +48,14 @@ import { vendorCredentialMethods } from "./rpc/vendor-credentials.ts";
 import { vaultKeyChangeMethods } from "./rpc/vault-key-changes.ts";
 import { vaultKeyMethods } from "./rpc/vault-keys.ts";
 import { checkDatabase, checkServer } from "./store/check-database.ts";
-import type { Database } from "./store/database.ts";
 import { startEmbeddedPostgres } from "./store/embedded-postgres.ts";
-import { GroupCommit } from "./store/group-commit.ts";
 import { createInstanceWatch, type InstanceProblem, type InstanceWatch } from "./store/instance.ts";
 import { migrate } from "./store/migrate.ts";
-import { operatorSecrets } from "./store/operator.ts";
 import { type ChangePolicy, createChangePolicy } from "./store/policy.ts";
 import { createPool, inTransaction } from "./store/postgres.ts";
-import { batchRemedy, refusalFor, refusing } from "./store/refusal.ts";
-import { createSemaphore, type Semaphore } from "./store/semaphore.ts";
-import { authorizeBatch, type CommitResult, commitBatch } from "./store/spend.ts";
+import { refusalFor, refusing } from "./store/refusal.ts";
 import { startSweep } from "./store/sweep.ts";
-import { vaultKeySecrets } from "./store/vault-key.ts";
-import { createVaultKeyUses, type VaultKeyUses } from "./store/vault-key-use.ts";
+import { createVaultKeyUses } from "./store/vault-key-use.ts";
 import { startTelemetry } from "./telemetry.ts";
 import { vendorWrites } from "./vendor/vendor-writes.ts";
 import { openVendors, type Vendors } from "./vendor/vendors.ts";
@@ -267,47 +269,6 @@ function policyChanges(pool: pg.Pool): ChangePolicy {
   });
 }
 
-type AuthorizeQueue = GroupCommit<AuthorizeCommand, AuthorizeDecision>;
-type CommitQueue = GroupCommit<CommitCommand, CommitResult>;
-type Rehearse = (workspace: string, command: AuthorizeCommand) => Promise<AuthorizeDecision>;
-
-function authorizeQueue(pool: pg.Pool, config: Config, uses: VaultKeyUses): AuthorizeQueue {
-  return new GroupCommit({
-    name: "authorize",
-    run: (workspace, commands) => {
-      for (const { vaultKeyId } of commands) uses.note(workspace, vaultKeyId);
-      return authorizeBatch(pool, workspace, commands);
-    },
-    // What decides which caps apply, as far as one vault key usually varies; a cap may also be of one customer.
-    keysOf: ({ vaultKeyId, endpoint, direction, spend: { customerId, purpose } }) => {
-      const policy = [vaultKeyId, endpoint, direction, purpose].join("\n");
-      return [policy, `${policy}\n${customerId}`];
-    },
-    ...queueLimits(config),
-  });
-}
-
-// Longer than a batch waits for a lock, so that it is not taken for one that has died.
-const stalledMs = 2000;
-
-function queueLimits({ batchMax, queueMax, poolSize }: Config) {
-  const sideMax = Math.max(1, Math.floor(poolSize / 5));
-  return { classify: batchRemedy, translate: refusalFor, batchMax, queueMax, sideMax, stalledMs };
-}
-
-function commitQueue(pool: pg.Pool, config: Config, figures: Figures): CommitQueue {
-  return new GroupCommit({
-    name: "commit",
-    run: async (workspace, commands) => {
-      const results = await commitBatch(pool, workspace, commands);
-      figures.overCommitted(workspace, results.filter(({ overCommitted }) => overCommitted).length);
-      return results;
-    },
-    keysOf: ({ actor, authorization }) => [actor.id, `${actor.id}\n${authorization.spendKey}`],
-    ...queueLimits(config),
-  });
-}
-
 interface RouteParts {
   readonly authorizations: AuthorizeQueue;
   readonly commits: CommitQueue;
@@ -348,51 +309,5 @@ function routesOf(pool: pg.Pool, parts: RouteParts): (router: ConnectRouter) => 
     });
     health.routes(router);
     createReflection(services)(router);
-  };
-}
-
-const waitingMax = 100;
-const rehearsed = Symbol("rolled back on purpose");
-
-/** The same judgement as a grant, under the same locks, in a transaction that is always rolled back. */
-function rehearsal(pool: pg.Pool, turn: Semaphore): Rehearse {
-  const rehearse: Rehearse = async (workspace, command) => {
-    let decision: AuthorizeDecision | undefined;
-    try {
-      await inTransaction(pool, async (transaction) => {
-        [decision] = await authorizeBatch(transaction, workspace, [command], true);
-        throw rehearsed;
-      });
-    } catch (error) {
-      if (error !== rehearsed) throw refusalFor(error);
-    }
-    if (decision === undefined) throw new Error("a rehearsal gave no decision");
-    return decision;
-  };
-  return (workspace, command) => turn(() => rehearse(workspace, command));
-}
-
-/** Work that is not queued in batches may use a quarter of the pool's connections. */
-function boundedBy({ poolSize }: Config, what: string, waiting = waitingMax): Semaphore {
-  const message = `Too many ${what} wait for the database; nothing was done. Try again after the delay.`;
-  return createSemaphore({
-    running: Math.max(1, Math.floor(poolSize / 4)),
-    waiting,
-    refusal: () => new HoldfastError("QUEUE_FULL", message, { retryAfterMs: 250 }),
-  });
-}
-
-/** Operators' tokens are looked up with every call, so garbage must not take their places. */
-function ownersOf(database: Database, config: Config) {
-  const turn = boundedBy(config, "unknown tokens");
-  const operatorTurn = boundedBy(config, "operators' calls", 10 * waitingMax);
-  return async (kind: "vk" | "op", workspace: string, id: string): Promise<TokenOwner | undefined> => {
-    if (kind === "vk") {
-      const secrets = await turn(() => vaultKeySecrets(database, workspace, id));
-      return { role: "vault_key", secrets };
-    }
-    const operator = await operatorTurn(() => operatorSecrets(database, workspace, id));
-    if (operator === undefined) return undefined;
-    return { role: operator.role === "AUDITOR" ? "auditor" : "operator", secrets: operator.secrets };
   };
 }
