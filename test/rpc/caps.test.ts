@@ -313,8 +313,9 @@ describe("what a caller is told", () => {
     expect(never.denial?.message).toBe(
       "15.01 usd can never fit into the cap caps/never: its limit is 15 usd in all. Ask for less, or raise its limit.",
     );
-    const { authorization } = await client.authorizeSpend(asks("f", { amount: "10" }));
-    const increase = { authorization: authorization?.name ?? "" };
+    const held = asks("f", { amount: "10" });
+    const { authorization } = await client.authorizeSpend(held);
+    const increase = { authorization: authorization?.name ?? "", attemptId: held.attemptId };
     const later = await client.authorizeSpend(asks("g", { amount: "15" }));
     expect(later.denial?.message).toContain("wait for its window to end");
     const raised = await client.increaseHold({ ...increase, amount: usd("15.01") });
