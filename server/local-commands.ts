@@ -16,6 +16,8 @@ export async function runLocal(env: Environment, args: readonly string[]): Promi
   switch (command) {
     case "serve":
       return await serve(readConfig(env, flags));
+    case "health":
+      throw new StartupError("usage", "health takes no flags: it asks the server of its own environment.");
     case "migrate":
       return await migrateOnly(readConfig(env, flags));
     case "recover":

@@ -1,5 +1,4 @@
 import { text } from "node:stream/consumers";
-import { runCommand } from "./cli/program.ts";
 import { exitCodes, StartupError } from "./startup-error.ts";
 
 /** What a server is made of is loaded only for a command that is one. */
@@ -17,14 +16,14 @@ function interruption(args: readonly string[]): { readonly signal?: AbortSignal 
   return { signal: controller.signal };
 }
 
-const args = process.argv.slice(2);
-// Whoever reads has seen enough, as `head` has: that is no error. A server goes on without a reader.
-process.stdout.on("error", (error: NodeJS.ErrnoException) => {
-  if (error.code !== "EPIPE") throw error;
-  if (args[0] !== "serve") process.exit(exitCodes.ok);
-});
-try {
-  const code = await runCommand(args.length === 0 ? ["--help"] : args, {
+/** A probe asks every few seconds, and needs nothing else to be loaded. */
+async function run(args: readonly string[]): Promise<number | undefined> {
+  if (args.length === 1 && args[0] === "health") {
+    const { health } = await import("./health.ts");
+    return await health(process.env, (line) => process.stdout.write(`${line}\n`));
+  }
+  const { runCommand } = await import("./cli/program.ts");
+  return await runCommand(args.length === 0 ? ["--help"] : args, {
     env: process.env,
     out: process.stdout,
     err: process.stderr,
@@ -32,6 +31,16 @@ try {
     ...interruption(args),
     local: runLocal,
   });
+}
+
+const args = process.argv.slice(2);
+// Whoever reads has seen enough, as `head` has: that is no error. A server goes on without a reader.
+process.stdout.on("error", (error: NodeJS.ErrnoException) => {
+  if (error.code !== "EPIPE") throw error;
+  if (args[0] !== "serve") process.exit(exitCodes.ok);
+});
+try {
+  const code = await run(args);
   if (code !== undefined) process.exitCode = code;
 } catch (error) {
   if (error instanceof StartupError) {

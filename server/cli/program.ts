@@ -40,6 +40,7 @@ const groups: readonly (readonly [names: readonly string[], load: () => Promise<
 
 const localCommands = [
   ["serve", "run the server; --embedded brings its own Postgres"],
+  ["health", "ask the server of this environment whether it serves; for probes"],
   ["migrate", "bring the schema of DATABASE_URL to the version of this program"],
   ["workspace", "workspace create <id>: make a workspace and print its first operator's token, once"],
   ["recover", "take a restored, promoted or copied database into use; --restored: also where it does not show"],
