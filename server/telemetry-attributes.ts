@@ -10,7 +10,12 @@ export const attribute = {
   batchSize: "holdfast.batch.size",
   poolMistake: "holdfast.pool.mistake",
   vendor: "holdfast.vendor",
+  vendorEndpoint: "holdfast.vendor_endpoint",
   outcome: "holdfast.outcome",
+  disposition: "holdfast.disposition",
+  /** Why a request of the proxy was refused, as the audit has it. */
+  reason: "holdfast.reason",
+  requestId: "holdfast.request_id",
 } as const;
 
 /** The name of every metric. */

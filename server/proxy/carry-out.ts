@@ -1,6 +1,5 @@
 import { createHash } from "node:crypto";
 import { type HoldfastError, SpendAlreadyFailedError, SpendInDoubtError, type SpendOption } from "@holdfast/sdk";
-import type { AuthorizationId } from "../domain/spend.ts";
 import type { ProxyDisposition } from "../store/proxy.ts";
 import { identify, type Identity } from "./identity.ts";
 import { checkBody, type ProxyKey } from "./policy-check.ts";
@@ -36,16 +35,12 @@ export interface ProxyMemory {
   claim(key: ProxyKey, request: RequestKey, identity: Identity, endpoint: string): RequestClaim;
   owns(key: ProxyKey, account: string, objectIds: readonly string[]): Promise<boolean>;
   own(key: ProxyKey, account: string, objectIds: readonly string[]): Promise<void>;
-  /** The latest generation of a spend. */
-  authorizationOf(key: ProxyKey, identity: Identity): Promise<AuthorizationId | undefined>;
 }
 
 export interface CarryParts {
   readonly vendor: ProxiedVendor;
-  /** Why the key is dead or stopped now; undefined while it lives. */
+  /** Why the key is dead or stopped at this moment; undefined while it lives. */
   readonly deadness: (key: ProxyKey, customerId: string) => Promise<ProxyRefusal | undefined>;
-  /** The vendor's own key, or undefined where no operator has stored one. */
-  readonly secretOf: (key: ProxyKey) => Promise<string | undefined>;
   readonly memory: ProxyMemory;
   /** 32 random hex digits. */
   readonly random: () => string;
@@ -56,6 +51,8 @@ export interface CarryParts {
 export interface Opened {
   readonly requestId: string;
   readonly key: ProxyKey;
+  /** The vendor's own key, or undefined where no operator has stored one. */
+  readonly secret: string | undefined;
   readonly flow: Flow;
   readonly apiVersion: string | undefined;
 }
@@ -65,7 +62,11 @@ export interface Ended {
   readonly disposition: ProxyDisposition;
   /** The refusal's code; empty without one. */
   readonly reason: string;
+  /** Resolves when what is remembered of the answer is written down, or cannot be. Never rejects. */
+  readonly noted: Promise<unknown>;
 }
+
+const nothingToNote = Promise.resolve();
 
 interface Going {
   readonly parts: CarryParts;
@@ -97,7 +98,7 @@ export async function carryOut(
   if (identity !== undefined) identified(identity);
   if (flow === "begin" && identity === undefined) throw keyRequired(request.endpoint);
   await checkOwned(parts, key, request);
-  const secret = await parts.secretOf(key);
+  const { secret } = opened;
   if (secret === undefined) throw noCredential(vendor.dialect.name);
   const requestKey = requestKeyOf(request, flow, identity, vendor.isPaymentMethod);
   const going: Going = { parts, opened: { ...opened, flow }, request, secret, identity, claim: undefined };
@@ -163,20 +164,28 @@ function passedKey({ workspace, vaultKeyId }: ProxyKey, { idempotencyKey }: Prox
 
 /** What the client is told, and what is remembered of it. */
 async function conclude(going: Going, sent: Sent, repeated: boolean): Promise<Ended> {
-  const { parts, opened, request, identity, claim } = going;
+  const { parts, opened, request, identity } = going;
   const { vendor, memory } = parts;
   if (sent.refusal !== undefined) return refused(going, sent, sent.refusal);
   const answer = rebuilt(sent, vendor, opened.requestId, identity);
   const succeeded = sent.status >= 200 && sent.status < 300;
-  if (succeeded) await memory.own(opened.key, request.account, madeBy(going, sent.body)).catch(parts.onError);
-  if (identity === undefined) return { answer, disposition: "PASSED", reason: "" };
-  const declined = vendor.isDecline(sent.status);
-  // What the vendor did not do may be asked for again in other words; what it did, and what it declined, may not.
-  const noted = succeeded || declined ? claim?.remember(answer, declined) : claim?.forget();
+  const owned = succeeded ? memory.own(opened.key, request.account, madeBy(going, sent.body)) : nothingToNote;
   // The vendor has answered: that it could not be written down is no reason to keep the answer from the client.
-  await noted?.catch(parts.onError);
+  const noted = Promise.all(
+    [owned, rememberedBy(going, { answer, succeeded })].map((work) => work.catch(parts.onError)),
+  );
+  if (identity === undefined) return { answer, disposition: "PASSED", reason: "", noted };
   const healed = repeated && identity.kind === "derived" && succeeded;
-  return { answer, disposition: healed ? "HEALED" : "FORWARDED", reason: "" };
+  return { answer, disposition: healed ? "HEALED" : "FORWARDED", reason: "", noted };
+}
+
+/** What the vendor did not do may be asked for again in other words; what it did, and what it declined, may not. */
+async function rememberedBy(
+  { parts, claim }: Going,
+  { answer, succeeded }: { readonly answer: ProxyAnswer; readonly succeeded: boolean },
+): Promise<void> {
+  const declined = parts.vendor.isDecline(answer.status);
+  await (succeeded || declined ? claim?.remember(answer, declined) : claim?.forget());
 }
 
 /** A key that may name objects of others makes only those its own that it surely has made. */
@@ -193,7 +202,7 @@ async function refused({ parts, opened, claim }: Going, sent: Sent, error: Holdf
   const { refusal, nothingSent } = dead === undefined ? refusalOfSdk(error) : { refusal: dead, nothingSent: true };
   if (nothingSent) await claim?.forget().catch(parts.onError);
   const answer = parts.vendor.dialect.answerTo(refusal, opened.requestId);
-  return { answer, disposition: dispositionOf(refusal), reason: refusal.code };
+  return { answer, disposition: dispositionOf(refusal), reason: refusal.code, noted: nothingToNote };
 }
 
 function dispositionOf({ code, status }: ProxyRefusal): ProxyDisposition {
@@ -215,6 +224,7 @@ function replayed(answer: ProxyAnswer, identity: Identity, requestId: string): E
     },
     disposition: identity.kind === "derived" ? "HEALED" : "REPLAYED",
     reason: "",
+    noted: nothingToNote,
   };
 }
 

@@ -44,7 +44,6 @@ export function createProxyMemory(parts: MemoryParts): ProxyMemory {
         { vendor: key.vendor, vendorAccount },
         { vaultKeyId: key.vaultKeyId, objectIds },
       ),
-    authorizationOf: (key, identity) => latestGeneration(database, key.workspace, identity.spend),
   };
 }
 

@@ -1,12 +1,18 @@
-import { defaultProxyPolicy } from "../domain/proxy-policy.ts";
 import { HoldfastError } from "../domain/errors.ts";
+import { stableKey } from "../domain/spend.ts";
 import type { Authenticate } from "../rpc/auth.ts";
 import { currentTraceId } from "../rpc/trace.ts";
 import type { CredentialCipher } from "../store/credential-cipher.ts";
 import type { Database } from "../store/database.ts";
-import { proxyKeyState, type ProxyKeyRule, recordProxyEvents } from "../store/proxy.ts";
-import { getVaultKey } from "../store/vault-key.ts";
-import { credentialOfVendor, openSecret } from "../store/vendor-credential.ts";
+import { GroupCommit } from "../store/group-commit.ts";
+import {
+  type OpenedKey,
+  openProxiedRequest,
+  type ProxyEvent,
+  proxyKeyState,
+  type ProxyKeyRule,
+  recordProxyEvents,
+} from "../store/proxy.ts";
 import type { ProxyKey } from "./policy-check.ts";
 import type { ProxyParts } from "./proxy.ts";
 import { createProxyMemory } from "./proxy-memory.ts";
@@ -33,45 +39,71 @@ const refusalsPerSecond = 10;
 export function createProxyParts(options: PartsOptions): ProxyParts {
   const { vendor, database, cipher, authenticate, random, nowMs, onError } = options;
   const vendorName = vendor.dialect.name;
+  const records = recordQueue(database);
   const budget = createRefusalBudget({ perSecond: refusalsPerSecond, nowMs });
   return {
     vendor,
     random,
     onError,
     memory: createProxyMemory({ database, cipher, random }),
-    async authenticate(token) {
-      const { role, workspace, id } = await authenticate(token).catch(refuseToken);
-      const key = role === "vault_key" ? await getVaultKey(database, workspace, id) : undefined;
-      if (key === undefined) throw invalidToken();
-      const { vaultKeyId, vendor: of, allowedEndpoints, billingPeriods, proxy = defaultProxyPolicy } = key;
-      return { workspace, vaultKeyId, vendor: of, allowedEndpoints, billingPeriods, proxy };
+    async open(token) {
+      const { role, workspace, id: vaultKeyId } = await authenticate(token).catch(refuseToken);
+      if (role !== "vault_key") throw invalidToken();
+      const opened = await openProxiedRequest(database, workspace, { vaultKeyId, vendor: vendorName });
+      if (opened === undefined) throw invalidToken();
+      const { rule, credential, ...policy } = opened;
+      return {
+        key: { workspace, vaultKeyId, ...policy },
+        dead: rule === undefined ? undefined : deadKey(rule),
+        secret: credential === undefined ? undefined : secretOf(cipher, workspace, vendorName, credential),
+      };
     },
     async deadness({ workspace, vaultKeyId }, customerId) {
       const rule = await proxyKeyState(database, workspace, { vaultKeyId, vendor: vendorName, customerId });
       return rule === undefined ? undefined : deadKey(rule);
     },
-    async secretOf({ workspace }) {
-      const stored = await credentialOfVendor(database, workspace, vendorName);
-      return stored === undefined ? undefined : openSecret(cipher, workspace, stored);
-    },
     async record(request) {
-      const { key, requestId, disposition, reason, endpoint, account, status, authorization } = request;
+      const { key, requestId, disposition, reason, endpoint, account, status, spend } = request;
       const turn = disposition === "REFUSED" ? budget.take(budgetKey(key)) : { recorded: true as const, suppressed: 0 };
       if (!turn.recorded) return;
       const { suppressed } = turn;
       const detail = { endpoint, status, account, requestId, ...(suppressed > 0 ? { suppressed } : {}) };
-      await recordProxyEvents(database, key.workspace, [
-        {
-          vaultKeyId: key.vaultKeyId,
-          disposition,
-          reason,
-          traceId: currentTraceId() ?? "",
-          authorization,
-          detail: disposition === "HEALED" ? { ...detail, healed: true } : detail,
-        },
-      ]);
+      const event: ProxyEvent = {
+        vaultKeyId: key.vaultKeyId,
+        disposition,
+        reason,
+        traceId: currentTraceId() ?? "",
+        spendKey: spend === undefined ? undefined : stableKey(spend),
+        detail: disposition === "HEALED" ? { ...detail, healed: true } : detail,
+      };
+      await records.submit(key.workspace, event, new AbortController().signal);
     },
   };
+}
+
+/** The events of requests that end at the same time go to the database together. */
+function recordQueue(database: Database): GroupCommit<ProxyEvent, undefined> {
+  return new GroupCommit({
+    name: "proxy_record",
+    run: async (workspace, events) => {
+      await recordProxyEvents(database, workspace, events);
+      return events.map(() => undefined);
+    },
+    // An event whose fate is unknown is not written twice; one that the database refuses spares its neighbours.
+    classify: (error) => (error instanceof HoldfastError ? "fail" : "split"),
+    translate: (error) => error,
+    batchMax: 200,
+    queueMax: 100_000,
+  });
+}
+
+function secretOf(
+  cipher: CredentialCipher,
+  workspace: string,
+  vendor: string,
+  { vendorCredentialId, sealed }: NonNullable<OpenedKey["credential"]>,
+): string | undefined {
+  return cipher.open(sealed, { workspace, vendor, credentialId: vendorCredentialId });
 }
 
 function budgetKey({ workspace, vaultKeyId }: ProxyKey): string {

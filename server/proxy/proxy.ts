@@ -1,10 +1,11 @@
 import { setTimeout } from "node:timers/promises";
-import type { AuthorizationId } from "../domain/spend.ts";
+import type { SpendIdentity } from "../domain/spend.ts";
 import type { ProxyDisposition } from "../store/proxy.ts";
 import { type CarryParts, carryOut, type Opened } from "./carry-out.ts";
 import type { Identity } from "./identity.ts";
 import { checkHead, type ProxyKey } from "./policy-check.ts";
 import { type ProxyRefusal, refuse, RefusedRequest } from "./refusal.ts";
+import { type RequestTrace, traceRequest } from "./trace.ts";
 import type { ProxyAnswer, ProxyHandler, RawHead, RequestHead, WantedBody } from "./vendor.ts";
 
 /** One request for the audit. */
@@ -19,18 +20,28 @@ export interface RecordedRequest {
   readonly account: string;
   readonly status: number;
   /** What the request was about, if it came that far. */
-  readonly authorization: AuthorizationId | undefined;
+  readonly spend: SpendIdentity | undefined;
 }
 
 export interface ProxyParts extends CarryParts {
-  /** @throws RefusedRequest on a token that opens nothing, or that is not a vault key's. */
-  readonly authenticate: (token: string) => Promise<ProxyKey>;
+  /** Reads what a request is judged by. @throws RefusedRequest on a token that opens nothing, or is no vault key's. */
+  readonly open: (token: string) => Promise<OpenedKey>;
   readonly record: (request: RecordedRequest) => Promise<void>;
+}
+
+/** What a token opens, as it is at this moment. */
+export interface OpenedKey {
+  readonly key: ProxyKey;
+  /** Why the key is dead or stopped, whoever it is asked for. */
+  readonly dead: ProxyRefusal | undefined;
+  /** The vendor's own key, or undefined where no operator has stored one. */
+  readonly secret: string | undefined;
 }
 
 /** What is known of a request so far. */
 interface Trail {
   readonly requestId: string;
+  readonly trace: RequestTrace;
   key: ProxyKey | undefined;
   head: RequestHead | undefined;
   identity: Identity | undefined;
@@ -41,27 +52,29 @@ export function createProxy(parts: ProxyParts): ProxyHandler {
   const { dialect } = parts.vendor;
   const running = new Set<Promise<unknown>>();
 
-  function trailOf(): Trail {
-    return { requestId: `hf_${parts.random()}`, key: undefined, head: undefined, identity: undefined };
+  function trailOf(raw: RawHead): Trail {
+    const trace = traceRequest(raw, dialect.name);
+    return { requestId: `hf_${parts.random()}`, trace, key: undefined, head: undefined, identity: undefined };
   }
 
   function begin(raw: RawHead): Promise<ProxyAnswer | WantedBody> {
-    const trail = trailOf();
+    const trail = trailOf(raw);
     return guarded<ProxyAnswer | WantedBody>(trail, async () => {
       // The credentials come first: also a request that is refused for its path is somebody's.
-      const key = await keyOf(raw);
+      const { key, dead, secret } = await keyOf(raw);
       trail.key = key;
+      trail.trace.owner(key);
       const head = dialect.readHead(raw);
       trail.head = head;
+      trail.trace.asked(head);
       const flow = parts.vendor.flowOf(head);
       const apiVersion = checkHead(head, flow, dialect.name, key);
-      const dead = await parts.deadness(key, "");
       if (dead !== undefined) throw new RefusedRequest(dead);
-      const opened: Opened = { requestId: trail.requestId, key, flow, apiVersion };
+      const opened: Opened = { requestId: trail.requestId, key, secret, flow, apiVersion };
       return {
         bytesMax: head.takesBody ? dialect.bodyBytesMax : 0,
         answer: (body) => answerTo(opened, head, trail, body),
-        refused: (refusal) => end(trail, refusal),
+        refused: (refusal) => guarded(trail, () => end(trail, refusal)),
       };
     });
   }
@@ -69,17 +82,18 @@ export function createProxy(parts: ProxyParts): ProxyHandler {
   function answerTo(opened: Opened, head: RequestHead, trail: Trail, body: Uint8Array): Promise<ProxyAnswer> {
     return guarded(trail, async () => {
       const request = dialect.readBody(head, body);
-      const { answer, disposition, reason } = await carryOut(parts, opened, request, (identity) => {
+      const { answer, disposition, reason, noted } = await carryOut(parts, opened, request, (identity) => {
         trail.identity = identity;
       });
-      await write(trail, disposition, reason, answer.status);
+      // Both are on their way before the client learns of either; neither waits for the other.
+      await Promise.all([noted, write(trail, disposition, reason, answer.status)]);
       return answer;
     });
   }
 
   /** Runs one step of a request to its end, whatever happens, and records what ends it early. */
   async function guarded<Result>(trail: Trail, step: () => Promise<Result>): Promise<Result | ProxyAnswer> {
-    const work = step().catch((error: unknown) => end(trail, refusalOf(error, parts.onError)));
+    const work = trail.trace.run(() => step().catch((error: unknown) => end(trail, refusalOf(error, parts.onError))));
     running.add(work);
     try {
       return await work;
@@ -96,20 +110,21 @@ export function createProxy(parts: ProxyParts): ProxyHandler {
 
   async function write(trail: Trail, disposition: ProxyDisposition, reason: string, status: number): Promise<void> {
     const { key, requestId, head, identity } = trail;
-    // Whoever has no key is nobody's: there is no workspace whose audit such a request belongs into.
-    if (key === undefined) return;
-    const { endpoint, account } = head ?? { endpoint: "", account: "" };
     try {
-      const authorization = identity === undefined ? undefined : await parts.memory.authorizationOf(key, identity);
-      await parts.record({ key, requestId, disposition, reason, endpoint, account, status, authorization });
+      // Whoever has no key is nobody's: there is no workspace whose audit such a request belongs into.
+      if (key === undefined) return;
+      const { endpoint, account } = head ?? { endpoint: "", account: "" };
+      await parts.record({ key, requestId, disposition, reason, endpoint, account, status, spend: identity?.spend });
     } catch (error) {
       parts.onError(error);
+    } finally {
+      trail.trace.end({ requestId, disposition, reason, status });
     }
   }
 
-  async function keyOf(raw: RawHead): Promise<ProxyKey> {
+  async function keyOf(raw: RawHead): Promise<OpenedKey> {
     const token = dialect.tokenOf(raw);
-    if (token !== undefined) return parts.authenticate(token);
+    if (token !== undefined) return parts.open(token);
     throw refuse(
       401,
       "missing_credentials",
@@ -121,13 +136,17 @@ export function createProxy(parts: ProxyParts): ProxyHandler {
   return {
     begin,
     async refuse(raw, refusal) {
-      const trail = trailOf();
-      try {
-        trail.key = await keyOf(raw);
-      } catch {
-        // Nobody's: what is wrong with its framing is all there is to say.
-      }
-      return end(trail, refusal);
+      const trail = trailOf(raw);
+      return trail.trace.run(async () => {
+        try {
+          const { key } = await keyOf(raw);
+          trail.key = key;
+          trail.trace.owner(key);
+        } catch {
+          // Nobody's: what is wrong with its framing is all there is to say.
+        }
+        return end(trail, refusal);
+      });
     },
     unreadable: (refusal) => dialect.answerTo(refusal, `hf_${parts.random()}`),
     async close(graceMs) {

@@ -7,6 +7,7 @@ import {
 } from "node:http";
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import type { Socket } from "node:net";
+import { traceUpstream } from "./trace.ts";
 import type { StripeHttpClient, StripeHttpResponse } from "@holdfast/sdk/stripe-vendor";
 
 /** Times are milliseconds. */
@@ -80,20 +81,23 @@ export function createStripeUpstream(origin: string, limits: UpstreamLimits): Up
     getClientName: () => "holdfast",
     makeRequest(_host, _port, path, method, headers, data, _protocol, timeoutMs) {
       const body = typeof data === "string" ? data : "";
-      const request = send({
-        ...target,
-        ...verified,
-        path,
-        method,
-        headers: requestHeaders(method, headers, body),
-        // Sent once whatever happens, so it must not meet a connection that is just dying.
-        agent: method !== "GET" && path.startsWith("/v2/") ? false : agent,
-        insecureHTTPParser: false,
-        maxHeaderSize: 16_384,
-      });
-      const answer = answerTo(request, secure, { ...limits, requestMs: Math.min(limits.requestMs, timeoutMs) });
-      request.end(method === "GET" ? undefined : body);
-      return answer;
+      const ask = (): Promise<StripeHttpResponse> => {
+        const request = send({
+          ...target,
+          ...verified,
+          path,
+          method,
+          headers: requestHeaders(method, headers, body),
+          // Sent once whatever happens, so it must not meet a connection that is just dying.
+          agent: method !== "GET" && path.startsWith("/v2/") ? false : agent,
+          insecureHTTPParser: false,
+          maxHeaderSize: 16_384,
+        });
+        const answer = answerTo(request, secure, { ...limits, requestMs: Math.min(limits.requestMs, timeoutMs) });
+        request.end(method === "GET" ? undefined : body);
+        return answer;
+      };
+      return traceUpstream({ method, host: target.host ?? "", port: Number(target.port) }, ask);
     },
   };
   return {

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { type ProxyEvent, proxyKeyState, recordProxyEvents } from "../../server/store/proxy.ts";
+import { openProxiedRequest, type ProxyEvent, proxyKeyState, recordProxyEvents } from "../../server/store/proxy.ts";
 import { replaceClock, type TestClock } from "../support/clock.ts";
 import { endpoint, type Granting, openGranting } from "../support/granting.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
@@ -25,7 +25,7 @@ describe("a request of the proxy is one event", () => {
     disposition: "FORWARDED",
     reason: "",
     traceId,
-    authorization: undefined,
+    spendKey: undefined,
     detail: { endpoint, status: 200, account: "acct_1", requestId: "hf_1" },
     ...more,
   });
@@ -40,9 +40,8 @@ describe("a request of the proxy is one event", () => {
   };
 
   test("with the authorization that it was about", async () => {
-    const authorization = await granting.grant({ customerId: "cust_7" });
-    const { spendKey, generation } = authorization;
-    await recordProxyEvents(database.pool, granting.workspace, [eventOf({ authorization })]);
+    const { spendKey, generation } = await granting.grant({ customerId: "cust_7" });
+    await recordProxyEvents(database.pool, granting.workspace, [eventOf({ spendKey })]);
     expect(await recorded()).toEqual([
       {
         kind: "proxy.request",
@@ -74,7 +73,7 @@ describe("a request of the proxy is one event", () => {
       eventOf({
         vaultKeyId: "other",
         disposition: "REPLAYED",
-        authorization: { spendKey: "0".repeat(32), generation: 1 },
+        spendKey: "0".repeat(32),
       }),
       eventOf({ disposition: "PASSED" }),
     ]);
@@ -90,16 +89,50 @@ describe("a request of the proxy is one event", () => {
       spend_key: null,
       detail: { endpoint: "", status: 403, healed: true, suppressed: 12 },
     });
-    // One that nobody granted is named and nothing else.
-    expect(rows[1]).toMatchObject({
-      customer_id: null,
-      detail: { authorization: `authorizations/${"0".repeat(32)}-1` },
-    });
+    // There is no authorization of what nobody granted.
+    expect(rows[1]).toMatchObject({ spend_key: null, customer_id: null });
+    expect(rows[1]?.["detail"]).not.toHaveProperty("authorization");
   });
 
   test("and none is none", async () => {
     await recordProxyEvents(database.pool, granting.workspace, []);
     expect(await recorded()).toEqual([]);
+  });
+});
+
+describe("what a request is judged by is read in one look:", () => {
+  const open = (vaultKeyId = "main", vendor = "stripe") =>
+    openProxiedRequest(database.pool, granting.workspace, { vaultKeyId, vendor });
+
+  test("nothing of a key that does not exist", async () => {
+    expect(await open("nobody")).toBeUndefined();
+  });
+
+  test("the policy of the key, with the defaults of what it does not say, and no credential where none is stored", async () => {
+    const { proxy, ...opened } = (await open()) ?? {};
+    expect(opened).toMatchObject({ vendor: "stripe", rule: undefined, credential: undefined });
+    expect(proxy).toMatchObject({ objectAccess: "OWN", allowLists: false });
+  });
+
+  test("the sealed credential of that vendor, and of no other", async () => {
+    await database.pool.query(
+      `insert into holdfast.vendor_credentials (
+         workspace_id, vendor_credential_id, vendor, vendor_account_id, masked_secret, key_id, nonce, ciphertext,
+         create_time
+       ) values ($1, 'main', 'stripe', 'acct_1', 'sk_…c', $2, $3, $4, holdfast.clock())`,
+      [granting.workspace, "ab".repeat(8), Buffer.alloc(12, 1), Buffer.alloc(40, 2)],
+    );
+    const sealed = { keyId: "ab".repeat(8), nonce: Buffer.alloc(12, 1), ciphertext: Buffer.alloc(40, 2) };
+    expect((await open())?.credential).toEqual({ vendorCredentialId: "main", sealed });
+    expect((await open("main", "twilio"))?.credential).toBeUndefined();
+  });
+
+  test("why the key may send nothing", async () => {
+    await database.pool.query(
+      "update holdfast.vault_keys set state = 'SUSPENDED', suspend_time = holdfast.clock() where workspace_id = $1",
+      [granting.workspace],
+    );
+    expect((await open())?.rule).toBe("VAULT_KEY_SUSPENDED");
   });
 });
 

@@ -132,7 +132,7 @@ begin
 end
 $$;
 
--- Writes events of the proxy, each with the authorization that it was about.
+-- Writes events of the proxy, each with the authorization that it was about: the latest one of its spend.
 create function holdfast.record_proxy_events(p_workspace text, p_events jsonb) returns void
 language plpgsql volatile
 as $$
@@ -142,18 +142,22 @@ declare
   a holdfast.authorizations;
 begin
   for e in
-    select x.vault_key, x.trace_id, x.disposition, x.reason, x.spend_key, x.generation, x.detail
+    select x.vault_key, x.trace_id, x.disposition, x.reason, x.spend_key, x.detail
     from jsonb_to_recordset(p_events) as x (
-      vault_key text, trace_id text, disposition text, reason text, spend_key text, generation integer, detail jsonb
+      vault_key text, trace_id text, disposition text, reason text, spend_key text, detail jsonb
     )
   loop
     a := null;
     if e.spend_key is not null then
       select t.* into a from holdfast.authorizations t
-        where t.workspace_id = p_workspace and t.spend_key = e.spend_key and t.generation = e.generation;
+        where t.workspace_id = p_workspace and t.spend_key = e.spend_key
+        order by t.generation desc limit 1;
     end if;
     perform holdfast.append_audit(
-      p_workspace, v_now, 'proxy.request', 'vault_key', e.vault_key, e.trace_id, e.detail, a, e.disposition, e.reason
+      p_workspace, v_now, 'proxy.request', 'vault_key', e.vault_key, e.trace_id,
+      case when a.spend_key is null then e.detail else e.detail
+        || jsonb_build_object('authorization', 'authorizations/' || a.spend_key || '-' || a.generation) end,
+      a, e.disposition, e.reason
     );
   end loop;
 end
@@ -172,4 +176,21 @@ as $$
   end
   from (select) as one
   left join holdfast.vault_keys k on k.workspace_id = p_workspace and k.vault_key_id = p_vault_key
+$$;
+
+-- What the proxy decides a request by, in one look: the vault key, why it may send nothing now, and the vendor's own key,
+-- encrypted. No row without such a vault key; the last four are null where no operator has stored a vendor's key.
+create function holdfast.open_proxied_request(p_workspace text, p_vault_key text, p_vendor text)
+returns table (
+  vendor text, allowed_endpoints text[], billing_periods text[], proxy jsonb, rule text, vendor_credential_id text,
+  key_id text, nonce bytea, ciphertext bytea
+)
+language sql volatile parallel safe
+as $$
+  select k.vendor, k.allowed_endpoints, k.billing_periods, k.proxy,
+    holdfast.proxy_key_state(p_workspace, p_vault_key, p_vendor, ''), c.vendor_credential_id, c.key_id, c.nonce,
+    c.ciphertext
+  from holdfast.vault_keys k
+  left join holdfast.vendor_credentials c on c.workspace_id = k.workspace_id and c.vendor = p_vendor
+  where k.workspace_id = p_workspace and k.vault_key_id = p_vault_key
 $$;
