@@ -1,5 +1,6 @@
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { VaultKeySchema } from "@holdfast/api/holdfast/v1/vault_key_pb";
+import type { Logger } from "pino";
 import { type Config, readConfig } from "../../server/config.ts";
 import { startTestServer, testSettings, type TestServer } from "../support/server.ts";
 import { startStripeSimulator, type StripeSimulator } from "../support/stripe-simulator/index.ts";
@@ -75,15 +76,27 @@ export function proxyConfig(stripeOrigin: string): Config {
   return { ...readConfig({}, []), ...testSettings, ...proxySettings(stripeOrigin) };
 }
 
+export interface ProxyWorldOptions {
+  readonly servers?: number;
+  readonly config?: Partial<Config>;
+  readonly log?: Logger;
+  /** In USD, of the one cap over everything. */
+  readonly cap?: string;
+  /** Where the servers shall find the vendor instead of at the simulator itself. */
+  readonly origin?: (simulator: StripeSimulator) => Promise<string>;
+}
+
 /** Servers with the proxy on, one database, and a vendor behind a socket. */
-export async function startProxyWorld(options: { readonly servers?: number } = {}): Promise<ProxyWorld> {
+export async function startProxyWorld(options: ProxyWorldOptions = {}): Promise<ProxyWorld> {
   const simulator = await startStripeSimulator();
+  const { servers = 1, config = {}, log, origin = ({ url }) => Promise.resolve(url) } = options;
   const server = await startTestServer({
-    servers: options.servers ?? 1,
-    config: proxySettings(simulator.url),
+    servers,
+    config: { ...proxySettings(await origin(simulator)), ...config },
+    ...(log === undefined ? {} : { log }),
   });
   await server.admin.createVendorCredential({ vendorCredentialId: "stripe", vendor: "stripe", secret });
-  await server.cap("all", "1000");
+  await server.cap("all", options.cap ?? "1000");
   const urlOf = (n: number): string => server.apps[n]?.stripeProxyUrl ?? "";
   return {
     server,
