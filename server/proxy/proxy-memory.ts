@@ -12,6 +12,7 @@ import { latestGeneration, releaseAbandonedRequest } from "../store/spend-genera
 import { ownsVendorObjects, rememberVendorObjects } from "../store/vendor-object.ts";
 import type { ProxyMemory, Remembered, RequestClaim } from "./carry-out.ts";
 import type { Identity } from "./identity.ts";
+import { knownOwnership } from "./owned-objects.ts";
 import type { ProxyKey } from "./policy-check.ts";
 import type { RequestKey } from "./request-key.ts";
 import type { ProxyAnswer } from "./vendor.ts";
@@ -30,20 +31,22 @@ export function createProxyMemory(parts: MemoryParts): ProxyMemory {
   const { database } = parts;
   return {
     claim: (key, request, identity, endpoint) => claimIn(parts, key, request, identity, endpoint),
-    owns: (key, vendorAccount, objectIds) =>
-      ownsVendorObjects(
-        database,
-        key.workspace,
-        { vendor: key.vendor, vendorAccount },
-        { vaultKeyId: key.vaultKeyId, objectIds },
-      ),
-    own: (key, vendorAccount, objectIds) =>
-      rememberVendorObjects(
-        database,
-        key.workspace,
-        { vendor: key.vendor, vendorAccount },
-        { vaultKeyId: key.vaultKeyId, objectIds },
-      ),
+    ...knownOwnership({
+      owns: (key, vendorAccount, objectIds) =>
+        ownsVendorObjects(
+          database,
+          key.workspace,
+          { vendor: key.vendor, vendorAccount },
+          { vaultKeyId: key.vaultKeyId, objectIds },
+        ),
+      own: (key, vendorAccount, objectIds) =>
+        rememberVendorObjects(
+          database,
+          key.workspace,
+          { vendor: key.vendor, vendorAccount },
+          { vaultKeyId: key.vaultKeyId, objectIds },
+        ),
+    }),
   };
 }
 
