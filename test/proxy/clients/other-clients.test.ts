@@ -64,7 +64,7 @@ const form = new URLSearchParams(charge).toString();
 describe.skipIf(curl === undefined)("curl", () => {
   const ask = async (...args: readonly string[]) => {
     const printed = await run("curl", ["--silent", "--noproxy", "*", "--write-out", "\n%{http_code}", ...args]);
-    const [body = "", status] = [printed.slice(0, printed.lastIndexOf("\n")), printed.slice(-3)];
+    const [body, status] = [printed.slice(0, printed.lastIndexOf("\n")), printed.slice(-3)];
     return { status, body: JSON.parse(body) as { id?: string; error?: { code?: string } } };
   };
 
