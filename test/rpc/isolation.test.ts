@@ -42,6 +42,10 @@ const reads: Readonly<Record<string, Probe>> = {
     kind: "authorizations",
     call: (t, value) => t.operatorSpend.getAuthorization({ lookup: { case: "name", value } }),
   },
+  getSpendStory: {
+    kind: "authorizations",
+    call: (t, value) => t.auditor.getSpendStory({ lookup: { case: "authorization", value } }),
+  },
   getAuthorizationByReference: {
     kind: "references",
     call: (t, vendorReference) =>
@@ -129,6 +133,14 @@ const lists: Readonly<Record<string, Probe>> = {
   listContradictions: { kind: "contradictions", call: (t) => t.operator.listContradictions({}) },
   listInDoubt: { kind: "authorizations", call: (t) => t.operator.listInDoubtAuthorizations({}) },
   listUnsettled: { kind: "authorizations", call: (t) => t.spend.listUnsettledAuthorizations({}) },
+  listEvents: {
+    kind: "authorizations",
+    call: (t, authorization) => t.auditor.listAuditEvents({ authorization, newestFirst: true }),
+  },
+  listEventsOfKey: {
+    kind: "vaultKeys",
+    call: (t, vaultKey) => t.auditor.listAuditEvents({ vaultKey, newestFirst: true }),
+  },
   listLeases: { kind: "leases", call: (t) => t.operator.listBillingLeases({ lease: "job" }) },
   otherPageToken: {
     kind: "vaultKeys",

@@ -152,7 +152,7 @@ test("what a server that has died had folded becomes an event by the sweep of an
       onResult: (error) => {
         void sweep.stop();
         if (error === undefined) resolve();
-        else reject(error as Error);
+        else reject(error);
       },
     });
   });
