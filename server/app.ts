@@ -2,7 +2,6 @@ import { randomBytes } from "node:crypto";
 import type { ConnectRouter, Transport } from "@connectrpc/connect";
 import { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
 import { SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
-import { metrics } from "@opentelemetry/api";
 import type pg from "pg";
 import pino from "pino";
 import { bootstrap } from "./bootstrap.ts";
@@ -24,6 +23,8 @@ import { type AuditWatch, createAuditWatch } from "./rpc/audit-watch.ts";
 import { createFigures } from "./figures.ts";
 import { describeError } from "./log-error.ts";
 import { createLogDestination } from "./log-destination.ts";
+import { type MetricsListener, startMetricsListener } from "./metrics-listener.ts";
+import { createObservation } from "./observation.ts";
 import { authGate, principalInterceptor } from "./rpc/auth.ts";
 import { authorizationMethods } from "./rpc/authorizations.ts";
 import { capMethods } from "./rpc/caps.ts";
@@ -35,6 +36,7 @@ import { increaseHoldMethod } from "./rpc/increase-hold.ts";
 import { killSwitchMethods } from "./rpc/kill-switches.ts";
 import { leaseAdminMethods, leaseMethods } from "./rpc/lease.ts";
 import { startListener } from "./rpc/listener.ts";
+import type { TlsSettings } from "./rpc/listener-tls.ts";
 import { operatorMethods } from "./rpc/operators.ts";
 import { reconcileMethods } from "./rpc/reconcile.ts";
 import { reconciliationRunMethods } from "./rpc/reconciliation-runs.ts";
@@ -56,7 +58,7 @@ import { createPool, inTransaction } from "./store/postgres.ts";
 import { refusalFor, refusing } from "./store/refusal.ts";
 import { startSweep } from "./store/sweep.ts";
 import { createVaultKeyUses } from "./store/vault-key-use.ts";
-import { startTelemetry } from "./telemetry.ts";
+import { startTelemetry, type Telemetry } from "./telemetry.ts";
 import { vendorWrites } from "./vendor/vendor-writes.ts";
 import { openVendors, type Vendors } from "./vendor/vendors.ts";
 
@@ -81,6 +83,8 @@ export interface App {
   readonly inProcess: Transport;
   /** Where Stripe's API is served, for example "http://127.0.0.1:7072"; undefined where it is not. */
   readonly stripeProxyUrl: string | undefined;
+  /** Where Prometheus finds the metrics, for example "http://127.0.0.1:9464/metrics"; undefined where it does not. */
+  readonly metricsUrl: string | undefined;
   /** Readiness off, drain, flush the queues, close. Never rejects; a second call waits for the first. */
   close(): Promise<void>;
 }
@@ -107,6 +111,8 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
       serviceName: "holdfast",
       ...(config.otlpEndpoint === undefined ? {} : { otlpEndpoint: config.otlpEndpoint }),
       metricIntervalMs: config.metricIntervalMs,
+      scraped: config.metricsPort !== undefined,
+      ...(config.traceSampling === undefined ? {} : { traceSampling: config.traceSampling }),
     });
     closers.push(() => telemetry.shutdown());
     const instance = createInstanceWatch((problem) => logInstance(log, problem));
@@ -117,16 +123,15 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     const health = createHealth(services);
     const uses = createVaultKeyUses();
     closers.push(() => uses.write(pool));
-    const authorizations = authorizeQueue(pool, config, uses);
-    const figures = createFigures(pool);
-    closers.push(() => Promise.resolve(figures.close()));
+    const figures = createFigures(config.workspace);
+    const metricsPort = await openMetrics(config, { telemetry, pool, tls, log, closers });
+    const authorizations = authorizeQueue(pool, config, uses, figures);
     const commits = commitQueue(pool, config, figures);
     const rehearse = rehearsal(pool, boundedBy(config, "dry runs"));
     closers.push(async () => void (await Promise.all([authorizations.idle(), commits.idle()])));
     closers.push(() => vendors.stop());
     vendors.start({
       commits,
-      meter: metrics.getMeter("holdfast"),
       onError: (error) => log.warn({ err: error }, "a reconciliation failed; it is tried again"),
     });
     const sweep = startSweep({
@@ -139,6 +144,7 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
       },
       onResult: (error) => {
         health.setServing(error === undefined && closing === undefined);
+        figures.swept(error);
         if (error !== undefined) log.warn({ err: error }, "the expiry sweep failed; it is tried again");
       },
     });
@@ -178,12 +184,36 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     const proxy = await stripeProxyOf(config, { database: refusing(pool), vendors, lookupToken, inProcess, tls, log });
     if (proxy !== undefined) ports.push(proxy);
     health.setServing(true);
-    log.info({ url: listener.url, ...(proxy === undefined ? {} : { stripeProxy: proxy.url }) }, "serving");
-    return { url: listener.url, port: listener.port, inProcess, stripeProxyUrl: proxy?.url, close };
+    const urls = { url: listener.url, stripeProxyUrl: proxy?.url, metricsUrl: metricsPort?.url };
+    log.info({ url: urls.url, stripeProxy: urls.stripeProxyUrl, metrics: urls.metricsUrl }, "serving");
+    return { ...urls, port: listener.port, inProcess, close };
   } catch (error) {
     await close();
     throw error;
   }
+}
+
+interface MetricsParts {
+  readonly telemetry: Telemetry;
+  readonly pool: pg.Pool;
+  readonly tls: TlsSettings | undefined;
+  readonly log: pino.Logger;
+  readonly closers: (() => Promise<void>)[];
+}
+
+/** Shows what the database knows wherever metrics go to, and opens the port for Prometheus where it is asked for. */
+async function openMetrics(
+  { metricsPort: settings, poolSize, metricIntervalMs }: Config,
+  { telemetry, pool, tls, log, closers }: MetricsParts,
+): Promise<MetricsListener | undefined> {
+  const maxAgeMs = settings?.maxAgeMs ?? Math.min(10_000, metricIntervalMs / 2);
+  telemetry.observe(createObservation({ database: pool, pool, poolMax: poolSize, maxAgeMs }));
+  closers.push(() => Promise.resolve(telemetry.observe(undefined)));
+  if (settings === undefined || telemetry.scrape === undefined) return undefined;
+  const { host, port } = settings;
+  const listener = await startMetricsListener({ host, port, scrape: telemetry.scrape, log, tls });
+  closers.push(() => listener.close());
+  return listener;
 }
 
 type ProxyParts = Omit<StripeProxyParts, "settings" | "cipher" | "stripeOrigin"> & { readonly vendors: Vendors };

@@ -1,7 +1,9 @@
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
 import type { TlsFiles } from "./rpc/certificates.ts";
+import { type Environment, Settings } from "./settings.ts";
 import { exitCodes, StartupError } from "./startup-error.ts";
+import type { TraceSampling } from "./telemetry.ts";
 
 export type LogLevel = "trace" | "debug" | "info" | "warn" | "error" | "silent";
 
@@ -33,6 +35,10 @@ export interface Config {
   readonly alteredClock: "refused" | "allowed";
   readonly otlpEndpoint?: string;
   readonly metricIntervalMs: number;
+  /** Which traces are recorded; all of them, or as the caller has decided, without it. */
+  readonly traceSampling?: TraceSampling;
+  /** Where Prometheus finds the metrics; nowhere without it. */
+  readonly metricsPort?: MetricsPortConfig;
   readonly shutdownGraceMs: number;
   /** The keys that encrypt stored vendor credentials, 32 bytes each. */
   readonly credentialKeys?: { readonly current: Uint8Array; readonly previous: Uint8Array | undefined };
@@ -49,6 +55,14 @@ export interface Config {
   readonly stripeProxy?: ProxyConfig;
 }
 
+export interface MetricsPortConfig {
+  readonly host: string;
+  /** 0 takes a free port. */
+  readonly port: number;
+  /** How long the figures that the database knows are shown before they are read again. */
+  readonly maxAgeMs: number;
+}
+
 export interface ProxyConfig {
   readonly host: string;
   /** 0 takes a free port. */
@@ -57,73 +71,8 @@ export interface ProxyConfig {
   readonly names: readonly string[];
 }
 
-type Environment = Readonly<Record<string, string | undefined>>;
-
 const operatorTokenPattern = /^op_([a-z0-9]{1,32})_[a-z0-9]{1,32}_[A-Za-z0-9]{32,128}$/;
 const logLevels = ["trace", "debug", "info", "warn", "error", "silent"] as const;
-
-/** Reads variables one by one, remembers which it was asked for, and collects what is wrong with them. */
-class Settings {
-  readonly problems: string[] = [];
-  readonly #env: Environment;
-  readonly #known = new Set<string>();
-
-  constructor(env: Environment) {
-    this.#env = env;
-  }
-
-  /** An empty variable counts as unset: compose files cannot leave one out. */
-  text(name: string): string | undefined {
-    this.#known.add(name);
-    const value = this.#env[name]?.trim();
-    return value === "" ? undefined : value;
-  }
-
-  integer(name: string, range: { readonly fallback: number; readonly min: number; readonly max: number }): number {
-    const value = this.text(name);
-    if (value === undefined) return range.fallback;
-    const number = /^\d{1,12}$/.test(value) ? Number(value) : Number.NaN;
-    if (number >= range.min && number <= range.max) return number;
-    this.problems.push(
-      `${name} is "${value}"; set a whole number from ${range.min} to ${range.max}, or unset it for ${range.fallback}.`,
-    );
-    return range.fallback;
-  }
-
-  oneOf<T extends string>(name: string, choices: readonly T[], fallback: T): T {
-    const value = this.text(name);
-    if (value === undefined) return fallback;
-    const choice = choices.find((candidate) => candidate === value);
-    if (choice !== undefined) return choice;
-    this.problems.push(`${name} is "${value}"; set one of ${choices.join(", ")}, or unset it for ${fallback}.`);
-    return fallback;
-  }
-
-  matching(
-    name: string,
-    rule: { readonly pattern: RegExp; readonly fallback: string; readonly remedy: string },
-  ): string {
-    const value = this.text(name);
-    if (value === undefined || rule.pattern.test(value)) return value ?? rule.fallback;
-    this.problems.push(`${name} is "${value}"; ${rule.remedy}`);
-    return rule.fallback;
-  }
-
-  /** A setting that is misspelt would otherwise be ignored, and its default may be the unsafe choice. */
-  refuseUnknown(): void {
-    // Where the terminal finds a server: commands of both kinds are given in one shell.
-    this.#known.add("HOLDFAST_URL");
-    for (const name of Object.keys(this.#env).toSorted()) {
-      if (name.startsWith("HOLDFAST_") && !this.#known.has(name)) {
-        this.problems.push(`${name} is not a setting; correct its name or unset it. Known: ${this.#knownNames()}.`);
-      }
-    }
-  }
-
-  #knownNames(): string {
-    return [...this.#known].filter((name) => name.startsWith("HOLDFAST_")).join(", ");
-  }
-}
 
 /**
  * The configuration from the environment and the flags of `serve`.
@@ -144,8 +93,11 @@ export function readConfig(env: Environment, args: readonly string[]): Config {
   const host = readHost(settings, "HOLDFAST_HOST", "127.0.0.1");
   const credentialKeys = readCredentialKeys(settings);
   const stripeProxy = readStripeProxy(settings, host);
+  const metricsPort = readMetricsPort(settings);
+  const traceSampling = readTraceSampling(settings);
   const tls = readTls(settings, [
     ["HOLDFAST_HOST", host],
+    ...(metricsPort === undefined ? [] : [["HOLDFAST_METRICS_HOST", metricsPort.host] as const]),
     ...(stripeProxy === undefined ? [] : [["HOLDFAST_STRIPE_PROXY_HOST", stripeProxy.host] as const]),
   ]);
   const config: Config = {
@@ -164,6 +116,8 @@ export function readConfig(env: Environment, args: readonly string[]): Config {
     alteredClock: settings.oneOf("HOLDFAST_ALTERED_CLOCK", ["refused", "allowed"], "refused"),
     ...(otlpEndpoint === undefined ? {} : { otlpEndpoint }),
     metricIntervalMs: settings.integer("OTEL_METRIC_EXPORT_INTERVAL", { fallback: 60_000, min: 100, max: 3_600_000 }),
+    ...(traceSampling === undefined ? {} : { traceSampling }),
+    ...(metricsPort === undefined ? {} : { metricsPort }),
     ...(credentialKeys === undefined ? {} : { credentialKeys }),
     stripeOrigin: readStripeOrigin(settings),
     reconcileIntervalMs: settings.integer("HOLDFAST_RECONCILE_INTERVAL_MS", {
@@ -350,6 +304,35 @@ function readTls(
     );
   }
   return undefined;
+}
+
+/** On this machine only unless told: whoever reaches it learns the names of caps and what they leave. */
+function readMetricsPort(settings: Settings): MetricsPortConfig | undefined {
+  const isAsked = settings.text("HOLDFAST_METRICS_PORT") !== undefined;
+  const port = settings.integer("HOLDFAST_METRICS_PORT", { fallback: 0, min: 0, max: 65_535 });
+  const host = readHost(settings, "HOLDFAST_METRICS_HOST", "127.0.0.1");
+  const maxAgeMs = settings.integer("HOLDFAST_METRICS_MAX_AGE_MS", { fallback: 10_000, min: 0, max: 600_000 });
+  return isAsked ? { host, port, maxAgeMs } : undefined;
+}
+
+const samplers = [
+  "always_on",
+  "always_off",
+  "traceidratio",
+  "parentbased_always_on",
+  "parentbased_always_off",
+  "parentbased_traceidratio",
+] as const;
+
+function readTraceSampling(settings: Settings): TraceSampling | undefined {
+  const isAsked = settings.text("OTEL_TRACES_SAMPLER") !== undefined;
+  const sampler = settings.oneOf("OTEL_TRACES_SAMPLER", samplers, "parentbased_always_on");
+  const text = settings.text("OTEL_TRACES_SAMPLER_ARG") ?? "1";
+  const ratio = /^(?:0|1|0?\.\d{1,9}|[01]\.\d{1,9})$/.test(text) ? Number(text) : Number.NaN;
+  if (isAsked && sampler.endsWith("ratio") && !(ratio <= 1)) {
+    settings.problems.push(`OTEL_TRACES_SAMPLER_ARG is "${text}"; set a ratio from 0 to 1, or unset it for 1.`);
+  }
+  return isAsked ? { sampler, ratio: sampler.endsWith("ratio") ? ratio : 1 } : undefined;
 }
 
 function readOtlpEndpoint(settings: Settings): string | undefined {

@@ -1,51 +1,39 @@
-import { metrics } from "@opentelemetry/api";
-import type { Database } from "./store/database.ts";
-import { readReconciliationFigures } from "./store/figures.ts";
-import { attribute, metric } from "./telemetry-attributes.ts";
+import type { AuthorizeDecision } from "./domain/spend.ts";
+import { attribute } from "./telemetry-attributes.ts";
+import { count, metric } from "./telemetry-metrics.ts";
 
-/** Counts charges above what was held, and shows what waits for a vendor whenever metrics are exported. */
+/** Counts what the queues and the sweep have done. */
 export interface Figures {
+  decided(workspace: string, decisions: readonly AuthorizeDecision[]): void;
   overCommitted(workspace: string, count: number): void;
-  close(): void;
+  /** A round of the expiry sweep: undefined, or why it failed. */
+  swept(error: unknown): void;
 }
 
-/** One query per export, and none where nobody collects. */
-export function createFigures(database: Database): Figures {
-  const meter = metrics.getMeter("holdfast");
-  const inDoubt = meter.createObservableGauge(metric.inDoubt, { description: "Authorizations that are in doubt" });
-  const oldest = meter.createObservableGauge(metric.inDoubtOldestAge, {
-    description: "How long the oldest one has been in doubt",
-    unit: "s",
-  });
-  const contradictions = meter.createObservableGauge(metric.openContradictions, {
-    description: "Charges that their authorization does not allow, and that nobody has dealt with",
-  });
-  const lag = meter.createObservableGauge(metric.reconcileLag, {
-    description: "Since when the oldest authorization is due to be asked about at its vendor",
-    unit: "s",
-  });
-  const overCommits = meter.createCounter(metric.overCommits, { description: "Commits above what was held" });
-  const observables = [inDoubt, oldest, contradictions, lag];
-  // A vendor where nothing waits any more has to show zero once it was shown.
-  const seen = new Map<string, { workspace: string; vendor: string }>();
-  const observe: Parameters<typeof meter.addBatchObservableCallback>[0] = async (result) => {
-    const rows = await readReconciliationFigures(database);
-    const byKey = new Map(rows.map((row) => [`${row.workspace}/${row.vendor}`, row]));
-    for (const [key, { workspace, vendor }] of byKey) seen.set(key, { workspace, vendor });
-    for (const [key, { workspace, vendor }] of seen) {
-      const row = byKey.get(key);
-      const labels = { [attribute.workspace]: workspace, [attribute.vendor]: vendor };
-      result.observe(inDoubt, row?.inDoubt ?? 0, labels);
-      result.observe(oldest, row?.oldestAge ?? 0, labels);
-      result.observe(contradictions, row?.openContradictions ?? 0, labels);
-      result.observe(lag, row?.lag ?? 0, labels);
-    }
-  };
-  meter.addBatchObservableCallback(observe, observables);
+/** `workspace`: where the counters stand at 0 from the start, so that the first increase of each is seen. */
+export function createFigures(workspace: string): Figures {
+  for (const disposition of ["GRANTED", "DENIED"]) {
+    count(metric.decisions, 0, { [attribute.workspace]: workspace, [attribute.disposition]: disposition });
+  }
+  for (const outcome of ["ok", "failed"]) {
+    count(metric.sweeps, 0, { [attribute.outcome]: outcome });
+    count(metric.observations, 0, { [attribute.outcome]: outcome });
+  }
+  count(metric.overCommits, 0, { [attribute.workspace]: workspace });
   return {
-    overCommitted(workspace, count) {
-      if (count > 0) overCommits.add(count, { [attribute.workspace]: workspace });
+    decided(of, decisions) {
+      for (const { disposition, rule, errorReason } of decisions) {
+        count(metric.decisions, 1, {
+          [attribute.workspace]: of,
+          [attribute.disposition]: disposition ?? "REFUSED",
+          ...(rule === undefined ? {} : { [attribute.denialRule]: rule }),
+          ...(errorReason === undefined ? {} : { [attribute.errorReason]: errorReason }),
+        });
+      }
     },
-    close: () => meter.removeBatchObservableCallback(observe, observables),
+    overCommitted(of, commits) {
+      if (commits > 0) count(metric.overCommits, commits, { [attribute.workspace]: of });
+    },
+    swept: (error) => count(metric.sweeps, 1, { [attribute.outcome]: error === undefined ? "ok" : "failed" }),
   };
 }

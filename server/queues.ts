@@ -18,12 +18,14 @@ export type AuthorizeQueue = GroupCommit<AuthorizeCommand, AuthorizeDecision>;
 export type CommitQueue = GroupCommit<CommitCommand, CommitResult>;
 export type Rehearse = (workspace: string, command: AuthorizeCommand) => Promise<AuthorizeDecision>;
 
-export function authorizeQueue(pool: pg.Pool, config: Config, uses: VaultKeyUses): AuthorizeQueue {
+export function authorizeQueue(pool: pg.Pool, config: Config, uses: VaultKeyUses, figures: Figures): AuthorizeQueue {
   return new GroupCommit({
     name: "authorize",
-    run: (workspace, commands) => {
+    run: async (workspace, commands) => {
       for (const { vaultKeyId } of commands) uses.note(workspace, vaultKeyId);
-      return authorizeBatch(pool, workspace, commands);
+      const decisions = await authorizeBatch(pool, workspace, commands);
+      figures.decided(workspace, decisions);
+      return decisions;
     },
     // What decides which caps apply, as far as one vault key usually varies; a cap may also be of one customer.
     keysOf: ({ vaultKeyId, endpoint, direction, spend: { customerId, purpose } }) => {

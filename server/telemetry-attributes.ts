@@ -7,24 +7,24 @@ export const attribute = {
   vaultKey: "holdfast.vault_key",
   role: "holdfast.role",
   errorReason: "holdfast.error_reason",
+  /** "authorize" or "commit". */
+  batch: "holdfast.batch.name",
   batchSize: "holdfast.batch.size",
   poolMistake: "holdfast.pool.mistake",
   vendor: "holdfast.vendor",
   vendorEndpoint: "holdfast.vendor_endpoint",
   outcome: "holdfast.outcome",
   disposition: "holdfast.disposition",
-  /** Why a request of the proxy was refused, as the audit has it. */
+  denialRule: "holdfast.denial_rule",
+  cap: "holdfast.cap",
+  /** Lower-case; empty for a cap that counts spends. */
+  currency: "holdfast.currency",
+  leaseState: "holdfast.lease.state",
+  /** "2xx" to "5xx". */
+  statusClass: "holdfast.status_class",
+  /** "traces" or "metrics". */
+  signal: "holdfast.signal",
+  /** Why a request of the proxy was refused, as the audit has it; why telemetry was dropped, why a cap is not shown. */
   reason: "holdfast.reason",
   requestId: "holdfast.request_id",
-} as const;
-
-/** The name of every metric. */
-export const metric = {
-  inDoubt: "holdfast.in_doubt.count",
-  inDoubtOldestAge: "holdfast.in_doubt.oldest_age",
-  openContradictions: "holdfast.contradictions.open",
-  reconcileLag: "holdfast.reconcile.lag",
-  reconcilerReads: "holdfast.reconciler.reads",
-  reconcilerSettlements: "holdfast.reconciler.settlements",
-  overCommits: "holdfast.over_commits",
 } as const;

@@ -50,6 +50,7 @@ const layers: Readonly<Record<string, readonly string[]>> = {
     "server/startup-error.ts",
     "server/config.ts",
     "server/telemetry-attributes.ts",
+    "server/telemetry-metrics.ts",
   ],
   "server/rpc/": [
     "server/rpc/",
@@ -57,6 +58,7 @@ const layers: Readonly<Record<string, readonly string[]>> = {
     "server/domain/",
     "server/startup-error.ts",
     "server/telemetry-attributes.ts",
+    "server/telemetry-metrics.ts",
     "@holdfast/api/",
   ],
   "server/vendor/": [
@@ -65,6 +67,7 @@ const layers: Readonly<Record<string, readonly string[]>> = {
     "server/domain/",
     "server/startup-error.ts",
     "server/telemetry-attributes.ts",
+    "server/telemetry-metrics.ts",
     "@holdfast/sdk/stripe-vendor",
   ],
   "server/proxy/": [
@@ -75,6 +78,7 @@ const layers: Readonly<Record<string, readonly string[]>> = {
     "server/config.ts",
     "server/startup-error.ts",
     "server/telemetry-attributes.ts",
+    "server/telemetry-metrics.ts",
     "@holdfast/sdk",
   ],
   "sdk/": ["sdk/", "@holdfast/api/"],

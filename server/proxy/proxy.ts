@@ -116,6 +116,7 @@ export function createProxy(parts: ProxyParts): ProxyHandler {
       const { endpoint, account } = head ?? { endpoint: "", account: "" };
       await parts.record({ key, requestId, disposition, reason, endpoint, account, status, spend: identity?.spend });
     } catch (error) {
+      trail.trace.unrecorded();
       parts.onError(error);
     } finally {
       trail.trace.end({ requestId, disposition, reason, status });

@@ -1,4 +1,5 @@
 import {
+  type Attributes,
   context,
   propagation,
   ROOT_CONTEXT,
@@ -14,6 +15,7 @@ import {
   ATTR_SERVER_PORT,
 } from "@opentelemetry/semantic-conventions";
 import { attribute } from "../telemetry-attributes.ts";
+import { count, label, measure, metric } from "../telemetry-metrics.ts";
 import { linesOf } from "./headers.ts";
 import type { RawHead, RequestHead } from "./vendor.ts";
 
@@ -27,6 +29,8 @@ export interface RequestTrace {
   owner(key: { readonly workspace: string; readonly vaultKeyId: string }): void;
   /** What is asked for. Before that nothing is known of a request that may be put into a span. */
   asked(head: RequestHead): void;
+  /** The audit has no event of it. */
+  unrecorded(): void;
   end(ended: {
     readonly requestId: string;
     readonly status: number;
@@ -52,6 +56,7 @@ export function traceRequest(raw: RawHead, vendor: string): RequestTrace {
       span.setAttribute(ATTR_HTTP_REQUEST_METHOD, method);
       span.setAttribute(attribute.vendorEndpoint, endpoint);
     },
+    unrecorded: () => count(metric.proxyUnrecorded, 1, { [attribute.vendor]: vendor }),
     end({ requestId, status, disposition, reason }) {
       span.setAttribute(attribute.requestId, requestId);
       span.setAttribute(attribute.disposition, disposition);
@@ -59,6 +64,11 @@ export function traceRequest(raw: RawHead, vendor: string): RequestTrace {
       if (reason !== "") span.setAttribute(attribute.reason, reason);
       if (status >= 500) span.setStatus({ code: SpanStatusCode.ERROR });
       span.end();
+      count(metric.proxiedRequests, 1, {
+        [attribute.vendor]: vendor,
+        [attribute.disposition]: disposition,
+        [attribute.statusClass]: `${Math.floor(status / 100)}xx`,
+      });
     },
   };
 }
@@ -79,13 +89,18 @@ export function traceUpstream<Answer extends { getStatusCode(): number }>(
   send: () => Promise<Answer>,
 ): Promise<Answer> {
   const attributes = { [ATTR_HTTP_REQUEST_METHOD]: method, [ATTR_SERVER_ADDRESS]: host, [ATTR_SERVER_PORT]: port };
+  const begun = performance.now();
+  const measured = (ended: Attributes): void =>
+    measure(metric.upstreamDuration, (performance.now() - begun) / 1000, { ...attributes, ...ended });
   return tracer.startActiveSpan("holdfast.upstream", { kind: SpanKind.CLIENT, attributes }, async (span) => {
     try {
       const answer = await send();
       span.setAttribute(ATTR_HTTP_RESPONSE_STATUS_CODE, answer.getStatusCode());
+      measured({ [ATTR_HTTP_RESPONSE_STATUS_CODE]: answer.getStatusCode() });
       return answer;
     } catch (error) {
       span.setStatus({ code: SpanStatusCode.ERROR, message: error instanceof Error ? error.name : "error" });
+      measured({ [label.error]: (error as NodeJS.ErrnoException).code ?? "lost" });
       throw error;
     } finally {
       span.end();

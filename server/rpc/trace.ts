@@ -1,4 +1,5 @@
 import {
+  type Attributes,
   type Context,
   context,
   propagation,
@@ -19,6 +20,7 @@ import {
 import { Code, ConnectError, type HandlerContext, type Interceptor } from "@connectrpc/connect";
 import { HoldfastError } from "../domain/errors.ts";
 import { attribute } from "../telemetry-attributes.ts";
+import { measure, metric } from "../telemetry-metrics.ts";
 import { principalKey } from "./auth.ts";
 
 const scope = "holdfast";
@@ -36,7 +38,8 @@ export function currentTraceId(): string | undefined {
 export function traceInterceptor(): Interceptor {
   return (next) => async (request) => {
     const parent = propagation.extract(ROOT_CONTEXT, request.header, headerGetter);
-    const span = startServerSpan(parent, request);
+    const call = startCall(parent, request);
+    const { span } = call;
     const principal = request.contextValues.get(principalKey);
     if (principal !== undefined) {
       span.setAttribute(attribute.workspace, principal.workspace);
@@ -47,14 +50,14 @@ export function traceInterceptor(): Interceptor {
     let streaming = false;
     try {
       const response = await context.with(active, next, undefined, request);
-      if (!response.stream) return succeed(span, response);
+      if (!response.stream) return succeed(call, response);
       streaming = true;
-      return { ...response, message: traceStream(response.message, span, active) };
+      return { ...response, message: traceStream(response.message, call, active) };
     } catch (error) {
-      failRpc(span, error);
+      failRpc(call, error);
       throw error;
     } finally {
-      if (!streaming) span.end();
+      if (!streaming) endCall(call);
     }
   };
 }
@@ -65,14 +68,14 @@ export function traceInterceptor(): Interceptor {
  */
 export function traceGate(gate: (call: HandlerContext) => Promise<void>): (call: HandlerContext) => Promise<void> {
   return async (call) => {
-    const startTime = Date.now();
+    const since = { startTime: Date.now(), begun: performance.now() };
     try {
       await gate(call);
     } catch (error) {
       const parent = propagation.extract(ROOT_CONTEXT, call.requestHeader, headerGetter);
-      const span = startServerSpan(parent, { ...call, header: call.requestHeader }, startTime);
-      failRpc(span, error);
-      span.end();
+      const refused = startCall(parent, { ...call, header: call.requestHeader }, since);
+      failRpc(refused, error);
+      endCall(refused);
       throw error;
     }
   };
@@ -89,24 +92,44 @@ const headerGetter: TextMapGetter<Headers> = {
   get: (headers, key) => headers.get(key) ?? undefined,
 };
 
-function startServerSpan(parent: Context, call: Called, startTime?: number): Span {
-  const name = `${call.service.typeName}/${call.method.name}`;
-  const grpc = call.header.get("content-type")?.startsWith("application/grpc") ?? false;
-  return trace.getTracer(scope).startSpan(
-    name,
-    {
-      kind: SpanKind.SERVER,
-      attributes: {
-        [ATTR_RPC_SYSTEM_NAME]: grpc ? RPC_SYSTEM_NAME_VALUE_GRPC : "connectrpc",
-        [ATTR_RPC_METHOD]: name,
-      },
-      ...(startTime === undefined ? {} : { startTime }),
-    },
-    parent,
-  );
+/** One call on its way, for its span and for the metric of its duration. */
+interface Call {
+  readonly span: Span;
+  /** On the clock of `performance`. */
+  readonly begun: number;
+  readonly labels: Attributes;
+  /** Undefined until it has ended. */
+  status: string | undefined;
+  failed: boolean;
 }
 
-async function* traceStream<T>(messages: AsyncIterable<T>, span: Span, active: Context): AsyncIterable<T> {
+function startCall(
+  parent: Context,
+  call: Called,
+  since?: { readonly startTime: number; readonly begun: number },
+): Call {
+  const name = `${call.service.typeName}/${call.method.name}`;
+  const grpc = call.header.get("content-type")?.startsWith("application/grpc") ?? false;
+  const labels = {
+    [ATTR_RPC_SYSTEM_NAME]: grpc ? RPC_SYSTEM_NAME_VALUE_GRPC : "connectrpc",
+    [ATTR_RPC_METHOD]: name,
+  };
+  const startTime = since === undefined ? {} : { startTime: since.startTime };
+  const options = { kind: SpanKind.SERVER, attributes: labels, ...startTime };
+  const span = trace.getTracer(scope).startSpan(name, options, parent);
+  return { span, labels, begun: since?.begun ?? performance.now(), status: undefined, failed: false };
+}
+
+function endCall({ span, begun, labels, status = "CANCELLED", failed }: Call): void {
+  span.end();
+  measure(metric.rpcDuration, (performance.now() - begun) / 1000, {
+    ...labels,
+    [ATTR_RPC_STATUS_CODE]: status,
+    ...(failed ? { [ATTR_ERROR_TYPE]: status } : {}),
+  });
+}
+
+async function* traceStream<T>(messages: AsyncIterable<T>, call: Call, active: Context): AsyncIterable<T> {
   const iterator = messages[Symbol.asyncIterator]();
   try {
     while (true) {
@@ -115,18 +138,19 @@ async function* traceStream<T>(messages: AsyncIterable<T>, span: Span, active: C
       if (done === true) break;
       yield value;
     }
-    succeed(span, undefined);
+    succeed(call, undefined);
   } catch (error) {
-    failRpc(span, error);
+    failRpc(call, error);
     throw error;
   } finally {
-    span.end();
+    endCall(call);
     await iterator.return?.();
   }
 }
 
-function succeed<T>(span: Span, value: T): T {
-  span.setAttribute(ATTR_RPC_STATUS_CODE, "OK");
+function succeed<T>(call: Call, value: T): T {
+  call.status = "OK";
+  call.span.setAttribute(ATTR_RPC_STATUS_CODE, "OK");
   return value;
 }
 
@@ -140,12 +164,15 @@ const serverFaults: ReadonlySet<Code> = new Set([
   Code.DataLoss,
 ]);
 
-function failRpc(span: Span, error: unknown): void {
+function failRpc(call: Call, error: unknown): void {
+  const { span } = call;
   const failure = ConnectError.from(error, Code.Internal);
   const code = statusName(failure.code);
+  call.status = code;
+  call.failed = serverFaults.has(failure.code);
   span.setAttribute(ATTR_RPC_STATUS_CODE, code);
   if (failure.cause instanceof HoldfastError) span.setAttribute(attribute.errorReason, failure.cause.reason);
-  if (!serverFaults.has(failure.code)) return;
+  if (!call.failed) return;
   span.setAttribute(ATTR_ERROR_TYPE, code);
   span.setStatus({ code: SpanStatusCode.ERROR, message: failure.rawMessage });
 }

@@ -1,6 +1,7 @@
 import { context, type Link, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
 import { HoldfastError } from "../domain/errors.ts";
 import { attribute } from "../telemetry-attributes.ts";
+import { measure, metric } from "../telemetry-metrics.ts";
 
 const tracer = trace.getTracer("holdfast");
 
@@ -32,6 +33,8 @@ interface Waiting<Command, Result> {
   readonly command: Command;
   readonly signal: AbortSignal;
   readonly deadlineAt: number;
+  /** When it came, on the clock of `performance`. */
+  readonly since: number;
   readonly link: Link | undefined;
   readonly parent: ReturnType<typeof context.active>;
   readonly resolve: (result: Result) => void;
@@ -90,7 +93,8 @@ export class GroupCommit<Command, Result> {
     const { promise, resolve, reject } = Promise.withResolvers<Result>();
     const spanContext = trace.getActiveSpan()?.spanContext();
     const link = spanContext === undefined ? undefined : { context: spanContext };
-    const waiting = { command, signal, deadlineAt, link, parent: context.active(), resolve, reject };
+    const since = performance.now();
+    const waiting = { command, signal, deadlineAt, since, link, parent: context.active(), resolve, reject };
     if (lane === undefined) {
       const first = [waiting];
       this.#lanes.set(name, first);
@@ -247,6 +251,10 @@ export class GroupCommit<Command, Result> {
   async #runTraced(workspace: string, batch: readonly Waiting<Command, Result>[]): Promise<readonly Result[]> {
     const first = batch[0] as Waiting<Command, Result>;
     const links = batch.slice(0, linksMax).flatMap(({ link }) => (link === undefined ? [] : [link]));
+    const labels = { [attribute.batch]: this.#options.name };
+    const begun = performance.now();
+    measure(metric.batchSize, batch.length, labels);
+    measure(metric.batchWait, (begun - first.since) / 1000, labels);
     const options = {
       kind: SpanKind.INTERNAL,
       links,
@@ -266,6 +274,7 @@ export class GroupCommit<Command, Result> {
         span.setStatus({ code: SpanStatusCode.ERROR });
         throw error;
       } finally {
+        measure(metric.batchDuration, (performance.now() - begun) / 1000, labels);
         span.end();
       }
     });

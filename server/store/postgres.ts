@@ -1,7 +1,7 @@
-import { metrics } from "@opentelemetry/api";
 import pg from "pg";
 import { StartupError } from "../startup-error.ts";
 import { attribute } from "../telemetry-attributes.ts";
+import { count, metric } from "../telemetry-metrics.ts";
 import { columnValues } from "./column-values.ts";
 import {
   classifyDatabaseError,
@@ -153,11 +153,7 @@ function mistakeOf(client: pg.ClientBase, { inFlight }: ConnectionState): Mistak
 }
 
 function countMistake(mistake: Mistake): void {
-  // Looked up each time: the meter is installed after this module is loaded, and this should never happen.
-  const counter = metrics.getMeter("holdfast").createCounter("holdfast.pool.destroyed", {
-    description: "Connections that were released in a state their next user must not meet, and destroyed.",
-  });
-  counter.add(1, { [attribute.poolMistake]: mistake });
+  count(metric.poolDestroyed, 1, { [attribute.poolMistake]: mistake });
 }
 
 function guardClient(client: pg.ClientBase, state: ConnectionState, settings: PoolSettings): void {

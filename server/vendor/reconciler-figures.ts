@@ -1,5 +1,5 @@
-import type { Meter } from "@opentelemetry/api";
-import { attribute, metric } from "../telemetry-attributes.ts";
+import { attribute } from "../telemetry-attributes.ts";
+import { count, metric } from "../telemetry-metrics.ts";
 
 /** Counts what the reconciler does. */
 export interface ReconcilerFigures {
@@ -9,18 +9,14 @@ export interface ReconcilerFigures {
   settled(workspace: string, vendor: string, outcome: string): void;
 }
 
-export function createReconcilerFigures(meter: Meter): ReconcilerFigures {
-  const reads = meter.createCounter(metric.reconcilerReads, { description: "Reads of a vendor, by their answer" });
-  const settlements = meter.createCounter(metric.reconcilerSettlements, {
-    description: "Authorizations that the reconciler looked at, by what became of them",
-  });
+export function createReconcilerFigures(): ReconcilerFigures {
   const labels = (workspace: string, vendor: string, outcome: string) => ({
     [attribute.workspace]: workspace,
     [attribute.vendor]: vendor,
     [attribute.outcome]: outcome,
   });
   return {
-    read: (workspace, vendor, outcome) => reads.add(1, labels(workspace, vendor, outcome)),
-    settled: (workspace, vendor, outcome) => settlements.add(1, labels(workspace, vendor, outcome)),
+    read: (workspace, vendor, outcome) => count(metric.reconcilerReads, 1, labels(workspace, vendor, outcome)),
+    settled: (workspace, vendor, outcome) => count(metric.reconcilerSettlements, 1, labels(workspace, vendor, outcome)),
   };
 }

@@ -1,6 +1,5 @@
 import { randomBytes } from "node:crypto";
 import { type Runtime, systemClock, systemRandom, systemTimers } from "@holdfast/sdk/stripe-vendor";
-import type { Meter } from "@opentelemetry/api";
 import type { CommitCommand } from "../domain/spend.ts";
 import type { CredentialTrial } from "../domain/vendor-credential.ts";
 import { type CredentialCipher, type CredentialKeys, createCredentialCipher } from "../store/credential-cipher.ts";
@@ -29,7 +28,6 @@ export interface Vendors {
   /** Begins to reconcile, where there is a key. */
   start(options: {
     readonly commits: GroupCommit<CommitCommand, CommitResult>;
-    readonly meter: Meter;
     readonly onError: (error: unknown) => void;
   }): void;
   stop(): Promise<void>;
@@ -50,7 +48,7 @@ export async function openVendors(database: Database, settings: VendorSettings):
   return {
     cipher,
     tryOut: (secret) => tryStripeSecret(client, secret),
-    start({ commits, meter, onError }) {
+    start({ commits, onError }) {
       if (cipher === undefined) return;
       reconciler = startReconciler({
         database,
@@ -61,7 +59,7 @@ export async function openVendors(database: Database, settings: VendorSettings):
         readsPerAuthorization: settings.reconcileReadsPerAuthorization,
         readsPerSecond: settings.reconcileReadsPerSecond,
         intervalMs: settings.reconcileIntervalMs,
-        figures: createReconcilerFigures(meter),
+        figures: createReconcilerFigures(),
         onError,
       });
     },

@@ -54,6 +54,9 @@ describe("the statements of the store", () => {
       "recover",
       "vendor_account_owner",
       "read_reconciliation_figures",
+      "read_headroom_figures",
+      "count_caps_per_customer",
+      "read_lease_figures",
     ]);
     for (const { name, text } of declaredStatements()) {
       if (global.has(name)) continue;
