@@ -4,7 +4,7 @@ import { parse } from "yaml";
 import { describe, expect, test } from "vitest";
 import { readConfig } from "../../server/config.ts";
 import { composeShape } from "./compose-shape.ts";
-import { operatorToken } from "./machine.ts";
+import { operatorToken } from "../injection/server-process.ts";
 import { root } from "./container.ts";
 import { misfits } from "./shape.ts";
 

@@ -1,8 +1,9 @@
 import { rm } from "node:fs/promises";
 import { setTimeout as delay } from "node:timers/promises";
-import { durablePostgres, freePort, operatorToken } from "./machine.ts";
+import { startDurablePostgres } from "../injection/durable-postgres.ts";
+import { freePort } from "../support/free-port.ts";
 import { buildImage, type Ended, type Install, run, start } from "./container.ts";
-import { databaseUrl } from "../injection/server-process.ts";
+import { databaseUrl, operatorToken } from "../injection/server-process.ts";
 import { makeFolder } from "../injection/wire.ts";
 
 /** What became of the image: its migration, its server while it serves, and its end. */
@@ -17,7 +18,7 @@ export interface ImageRun {
 /** Builds the image in plain folders, and has it refuse, migrate, serve, answer its health check and stop. */
 export async function runImage(install: Install, tell: (line: string) => void = () => {}): Promise<ImageRun> {
   const folder = await makeFolder("image");
-  const postgres = await durablePostgres();
+  const postgres = await startDurablePostgres();
   try {
     tell(`build (${install})`);
     const image = await buildImage(folder, install);

@@ -7,7 +7,7 @@ import { parse, parseAllDocuments } from "yaml";
 import { readConfig } from "../../server/config.ts";
 import { root } from "./container.ts";
 import { shapes } from "./kubernetes-shapes.ts";
-import { operatorToken } from "./machine.ts";
+import { operatorToken } from "../injection/server-process.ts";
 import { misfits } from "./shape.ts";
 
 const folder = join(root, "deploy/kubernetes");

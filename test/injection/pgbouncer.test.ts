@@ -1,9 +1,3 @@
-import { type ChildProcess, spawn, spawnSync } from "node:child_process";
-import { once } from "node:events";
-import { chmodSync, rmSync, writeFileSync } from "node:fs";
-import { connect, createServer } from "node:net";
-import { join } from "node:path";
-import { setTimeout as delay } from "node:timers/promises";
 import { type Client, createClient } from "@connectrpc/connect";
 import { LeaseAnswer, SpendControlService } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import { Disposition, VoidEvidence } from "@holdfast/api/holdfast/v1/spend_pb";
@@ -13,82 +7,25 @@ import { readConfig } from "../../server/config.ts";
 import { migrate } from "../../server/store/migrate.ts";
 import { createPolicy, type Policy, transportOf } from "../crash/policy.ts";
 import { openPaused } from "../support/paused.ts";
+import { missingPgBouncer as missing, type PgBouncer, startPgBouncer } from "../support/pgbouncer.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 import { ask } from "../support/standby.ts";
 import { operatorToken } from "./server-process.ts";
 import { dollar, refused } from "./spend-call.ts";
-import { makeFolder, openPort } from "./wire.ts";
-
-const missing =
-  spawnSync("pgbouncer", ["--version"]).status === 0
-    ? undefined
-    : "pgbouncer is not installed; apt-get install pgbouncer";
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as { port: number };
-  server.close();
-  await once(server, "close");
-  return port;
-}
-
-async function accepts(port: number): Promise<boolean> {
-  const socket = connect({ host: "127.0.0.1", port });
-  const open = await once(socket, "connect").then(
-    () => true,
-    () => false,
-  );
-  socket.destroy();
-  return open;
-}
 
 describe.skipIf(missing !== undefined)(
   `behind PgBouncer in transaction mode with two connections${missing === undefined ? "" : ` (skipped: ${missing})`}`,
   () => {
-    let folder: string;
     let database: TestDatabase;
-    let way: Awaited<ReturnType<typeof openPort>>;
-    let bouncer: ChildProcess;
-    let bouncerPort: number;
+    let bouncer: PgBouncer;
     let apps: App[] = [];
     let policy: Policy;
     let spends: Client<typeof SpendControlService>;
 
     beforeAll(async () => {
-      folder = await makeFolder("pgbouncer");
       database = await createTestDatabase({ migrated: false });
-      way = await openPort(database.connection);
-      bouncerPort = await freePort();
-      const file = join(folder, "pgbouncer.ini");
-      writeFileSync(
-        file,
-        `[databases]
-* = host=127.0.0.1 port=${way.port} user=holdfast
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = ${bouncerPort}
-unix_socket_dir =
-auth_type = any
-pool_mode = transaction
-default_pool_size = 2
-max_client_conn = 200
-server_reset_query_always = 0
-`,
-      );
-      chmodSync(file, 0o644);
-      const asNobody = process.getuid?.() === 0 ? { uid: 65_534, gid: 65_534 } : {};
-      bouncer = spawn("pgbouncer", [file], { ...asNobody, stdio: "ignore" });
-      while (!(await accepts(bouncerPort))) {
-        if (bouncer.exitCode !== null) throw new Error(`pgbouncer ended with exit code ${bouncer.exitCode}`);
-        await delay(50);
-      }
-      const connection = {
-        host: "127.0.0.1",
-        port: bouncerPort,
-        user: "holdfast",
-        database: database.connection.database,
-      };
+      bouncer = await startPgBouncer(database.connection);
+      const { connection } = bouncer;
       await migrate(connection);
       const config = {
         ...readConfig({}, []),
@@ -105,10 +42,8 @@ server_reset_query_always = 0
     });
     afterAll(async () => {
       for (const app of apps) await app.close();
-      bouncer?.kill("SIGKILL");
-      await way?.close();
+      await bouncer?.close();
       await database?.close();
-      rmSync(folder, { recursive: true, force: true });
     });
 
     const others = () => createClient(SpendControlService, transportOf(apps[0]?.url ?? "", policy.vaultKey));
@@ -174,7 +109,7 @@ server_reset_query_always = 0
       // Through the bouncer itself: whichever connection answers.
       for (let n = 0; n < 10; n += 1) {
         const [row] = await ask(
-          { ...database.connection, host: "127.0.0.1", port: bouncerPort },
+          { ...database.connection, ...bouncer.connection },
           `select current_setting('lock_timeout') as lock_timeout, current_setting('statement_timeout') as
              statement_timeout, (select count(*)::int4 from pg_prepared_statements where name <> '') as statements`,
         );

@@ -23,6 +23,8 @@ export interface ServerProcessOptions {
   readonly connection: EmbeddedConnection;
   readonly env?: Readonly<Record<string, string>>;
   readonly nodeFlags?: readonly string[];
+  /** Instead of server/main.ts: what stands for another version of it. */
+  readonly program?: string;
   /** Runs it with this limit of open files. */
   readonly openFiles?: number;
 }
@@ -39,7 +41,13 @@ export function serveCommand(options: ServerProcessOptions): {
   readonly args: readonly string[];
   readonly env: NodeJS.ProcessEnv;
 } {
-  const node = [process.execPath, ...(options.nodeFlags ?? []), "--conditions=holdfast-source", main, "serve"];
+  const node = [
+    process.execPath,
+    ...(options.nodeFlags ?? []),
+    "--conditions=holdfast-source",
+    options.program ?? main,
+    "serve",
+  ];
   const env = {
     PATH: process.env["PATH"],
     DATABASE_URL: databaseUrl(options.connection),
