@@ -113,20 +113,29 @@ test("every file that is mounted is there, and every named volume is declared", 
   }
 });
 
-test("metrics find their way: servers, collector, Prometheus, Grafana", () => {
+test("traces and metrics find their way: servers, collector, Prometheus, Grafana", () => {
   const read = (name: string): any => parse(readFileSync(join(deploy, "compose", name), "utf8"));
   const collector = read("collector.yaml");
   const endpoint = new URL(servers[0]?.environment?.["OTEL_EXPORTER_OTLP_ENDPOINT"] ?? "");
   expect(Object.keys(compose.services)).toContain(endpoint.hostname);
   expect(collector.receivers.otlp.protocols.http.endpoint).toBe(`0.0.0.0:${endpoint.port}`);
-  for (const { receivers, processors, exporters } of Object.values<any>(collector.service.pipelines)) {
+  for (const { receivers, processors = [], exporters } of Object.values<any>(collector.service.pipelines)) {
     expect(Object.keys(collector.receivers)).toEqual(expect.arrayContaining(receivers));
     expect(Object.keys(collector.processors)).toEqual(expect.arrayContaining(processors));
     expect(Object.keys(collector.exporters)).toEqual(expect.arrayContaining(exporters));
   }
-  const metricsPort = collector.exporters.prometheus.endpoint.split(":")[1];
-  const [{ static_configs: [{ targets = [] } = {}] = [] }] = read("prometheus.yaml").scrape_configs;
-  expect(targets).toEqual([`${endpoint.hostname}:${metricsPort}`]);
+  const { scrape_configs: jobs, rule_files: rules } = read("prometheus.yaml");
+  const { metricsPort } = readConfig({ ...imageEnv, ...interpolated(servers[0]?.environment) }, []);
+  // One job: the alerts and the dashboard tell servers apart by their instance.
+  expect(jobs.map(({ static_configs: [{ targets }] }: any) => targets)).toEqual([
+    [1, 2, 3].map((n) => `holdfast-${n}:${metricsPort?.port}`),
+  ]);
+  expect(metricsPort?.host).toBe("0.0.0.0");
+  const mountsOf = (name: string) =>
+    (compose.services[name]?.volumes ?? []).map((volume) => volume.split(":")[1] ?? "");
+  expect(mountsOf("prometheus")).toEqual(expect.arrayContaining(rules));
+  const [{ options }] = read("grafana-dashboards.yaml").providers;
+  expect(mountsOf("grafana")).toContain(`${options.path}/holdfast.json`);
   const [source] = read("grafana-datasources.yaml").datasources;
   expect(Object.keys(compose.services)).toContain(new URL(source.url).hostname);
   expect(compose.services["prometheus"]?.ports?.[0]).toContain(`:${new URL(source.url).port}`);

@@ -70,7 +70,10 @@ function checkServers(documents: Document[]): void {
   const pod = spec.template.spec;
   const [container] = pod.containers;
   const config = readConfig(environment(documents, spec.template), []);
-  expect(container.ports).toEqual([{ name: "grpc", containerPort: config.port }]);
+  expect(container.ports).toEqual([
+    { name: "grpc", containerPort: config.port },
+    { name: "metrics", containerPort: config.metricsPort?.port },
+  ]);
   expect(spec.replicas).toBe(3);
   expect(spec.strategy.rollingUpdate.maxUnavailable).toBe(0);
   // A service named holdfast sets HOLDFAST_PORT=tcp://… and more in every pod that is not told otherwise.
@@ -102,7 +105,10 @@ function checkServers(documents: Document[]): void {
     expect(spec.template.metadata.labels).toMatchObject(service.spec.selector);
   }
   const { spec: network } = find(documents, "NetworkPolicy");
-  expect(network.ingress.flatMap(({ ports }: Document) => ports)).toEqual([{ port: config.port, protocol: "TCP" }]);
+  expect(network.ingress.flatMap(({ ports }: Document) => ports)).toEqual([
+    { port: config.port, protocol: "TCP" },
+    { port: config.metricsPort?.port, protocol: "TCP" },
+  ]);
   expect(spec.template.metadata.labels).toMatchObject(find(documents, "PodDisruptionBudget").spec.selector.matchLabels);
 }
 
