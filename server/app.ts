@@ -207,7 +207,8 @@ async function openMetrics(
   { telemetry, pool, tls, log, closers }: MetricsParts,
 ): Promise<MetricsListener | undefined> {
   const maxAgeMs = settings?.maxAgeMs ?? Math.min(10_000, metricIntervalMs / 2);
-  telemetry.observe(createObservation({ database: pool, pool, poolMax: poolSize, maxAgeMs }));
+  const onError = (error: unknown): void => log.warn({ err: error }, "the figures could not be read from the database");
+  telemetry.observe(createObservation({ database: pool, pool, poolMax: poolSize, maxAgeMs, onError }));
   closers.push(() => Promise.resolve(telemetry.observe(undefined)));
   if (settings === undefined || telemetry.scrape === undefined) return undefined;
   const { host, port } = settings;

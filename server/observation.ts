@@ -32,6 +32,8 @@ export interface ObservationOptions {
   readonly poolMax: number;
   /** How long what was read of the database is shown, whoever asks: it is read once in that time at most. */
   readonly maxAgeMs: number;
+  /** Learns why the database could not be read. */
+  readonly onError: (error: unknown) => void;
   /** On a monotonic clock. */
   readonly nowMs?: () => number;
   /** How long who asks waits for the database. */
@@ -55,7 +57,7 @@ type Point = readonly [of: Metric, value: number, labels: Readonly<Record<string
  * database knows is left out for as long as it cannot be read; the pool's figures never are.
  */
 export function createObservation(options: ObservationOptions): MetricProducer {
-  const { database, pool, poolMax, maxAgeMs, nowMs = () => performance.now(), waitMs = 3000 } = options;
+  const { database, pool, poolMax, maxAgeMs, onError, nowMs = () => performance.now(), waitMs = 3000 } = options;
   let readAt = Number.NEGATIVE_INFINITY;
   let latest: Promise<Observed> | undefined;
   let busy = false;
@@ -63,7 +65,7 @@ export function createObservation(options: ObservationOptions): MetricProducer {
     if (latest === undefined || (!busy && nowMs() - readAt >= maxAgeMs)) {
       readAt = nowMs();
       busy = true;
-      latest = read(database).finally(() => (busy = false));
+      latest = read(database, onError).finally(() => (busy = false));
     }
     return latest;
   };
@@ -85,7 +87,7 @@ export function createObservation(options: ObservationOptions): MetricProducer {
   };
 }
 
-async function read(database: Database): Promise<Observed> {
+async function read(database: Database, onError: (error: unknown) => void): Promise<Observed> {
   try {
     // One after the other: who looks at figures may take one connection, not three.
     const reconciliation = await readReconciliationFigures(database);
@@ -95,6 +97,7 @@ async function read(database: Database): Promise<Observed> {
     return { reconciliation, headroom, leases };
   } catch (error) {
     count(metric.observations, 1, { [attribute.outcome]: "failed" });
+    onError(error);
     throw error;
   }
 }

@@ -25,7 +25,10 @@ export async function scrape(url: string | undefined): Promise<Scrape> {
 export function readScrape(text: string): Scrape {
   const lines = text.split("\n").filter((line) => line !== "" && !line.startsWith("#"));
   const samples = lines.map(readSample);
-  const series = samples.map(({ name, labels }) => `${name} ${JSON.stringify(Object.entries(labels).toSorted())}`);
+  const series = samples.map(
+    ({ name, labels }) =>
+      `${name} ${JSON.stringify(Object.entries(labels).toSorted(([a], [b]) => a.localeCompare(b)))}`,
+  );
   const twice = [...Map.groupBy(series, (one) => one)].find(([, same]) => same.length > 1);
   if (twice !== undefined) throw new Error(`a series comes twice: ${twice[0]}`);
   return {

@@ -122,6 +122,13 @@ describe("what the dashboard and the alerts ask for", () => {
     expect(await proxied("p2")).toBe(200);
     await pool.query("alter function holdfast.record_proxy_events_away rename to record_proxy_events");
 
+    const carried = await look();
+    const forwarded = { holdfast_vendor: "stripe", holdfast_disposition: "FORWARDED", holdfast_status_class: "2xx" };
+    expect(carried.value("holdfast_proxy_requests_total", forwarded)).toBe(2);
+    expect(carried.value("holdfast_proxy_unrecorded_total")).toBe(1);
+    const upstream = { http_request_method: "POST", http_response_status_code: "200" };
+    expect(carried.value("http_client_request_duration_count", upstream)).toBe(2);
+
     // Two connections, both held up, and more who want one.
     const holder = await pool.connect();
     await holder.query("begin");

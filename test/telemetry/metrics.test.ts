@@ -136,6 +136,16 @@ describe("the metrics of a server", () => {
   });
 });
 
+test("a sweep that fails is counted apart", async () => {
+  const server = await start({ sweepIntervalMs: 100 });
+  const rounds = async (outcome: string) =>
+    (await look(server)).value("holdfast_sweeps_total", { holdfast_outcome: outcome });
+  await expect.poll(() => rounds("ok"), { timeout: 30_000 }).toBeGreaterThan(0);
+  expect(await rounds("failed")).toBe(0);
+  await server.database.pool.query("alter function holdfast.sweep_expired rename to sweep_expired_away");
+  await expect.poll(() => rounds("failed"), { timeout: 30_000 }).toBeGreaterThan(0);
+});
+
 async function manyCaps(database: TestDatabase, caps: number): Promise<void> {
   await database.pool.query(
     `insert into holdfast.caps (workspace_id, cap_id, currency, limit_micros, cap_window, time_zone, per_customer, direction,
@@ -206,6 +216,7 @@ describe("looking at the figures", () => {
     const database = await createTestDatabase();
     closers.push(() => database.close());
     let reads = 0;
+    let told = 0;
     let nowMs = 0;
     let broken = false;
     const counted = {
@@ -221,6 +232,7 @@ describe("looking at the figures", () => {
       poolMax: 1,
       maxAgeMs: 1_000,
       nowMs: () => nowMs,
+      onError: () => (told += 1),
     });
     await Promise.all(Array.from({ length: 20 }, () => producer.collect()));
     nowMs = 999;
@@ -230,6 +242,7 @@ describe("looking at the figures", () => {
     broken = true;
     for (let n = 0; n < 5; n += 1) expect((await producer.collect()).errors).toHaveLength(1);
     expect(reads).toBe(2);
+    expect(told).toBe(1);
     broken = false;
     nowMs = 2_000;
     expect((await producer.collect()).errors).toEqual([]);
