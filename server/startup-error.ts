@@ -8,7 +8,7 @@
  * | 1 | bug | an unexpected error; the log has its cause |
  * | 64 | usage | an unknown command or flag |
  * | 68 | address | HOLDFAST_HOST and HOLDFAST_PORT cannot be listened on |
- * | 69 | databaseUnreachable | the database did not accept a connection |
+ * | 69 | databaseUnreachable | the database did not accept a connection; `health`: the server does not serve |
  * | 71 | embeddedPostgres | the embedded Postgres cannot run here |
  * | 73 | dataFolder | the data folder cannot be created or used |
  * | 75 | tryAgain | another session blocked a migration for too long; start again |

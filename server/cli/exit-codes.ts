@@ -1,8 +1,8 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 
 /**
- * Exit codes of the commands that talk to a running server. `serve`, `migrate`, `recover` and `workspace` have those of
- * the server (`startup-error.ts`).
+ * Exit codes of the commands that talk to a running server. `serve`, `health`, `migrate`, `recover` and `workspace` have
+ * those of the server (`startup-error.ts`).
  *
  * | code | name | meaning |
  * |---|---|---|
