@@ -1,4 +1,4 @@
-import { type ChildProcess, spawn } from "node:child_process";
+import { type ChildProcess, spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { cp, mkdir, readFile, symlink } from "node:fs/promises";
 import { dirname, join, relative } from "node:path";
@@ -70,8 +70,12 @@ async function ended(child: ChildProcess): Promise<Ended> {
   return { code: code ?? signal ?? "SIGKILL", output };
 }
 
-/** Whoever nobody is on most machines; the files of the image are not theirs. */
-const nobody = process.getuid?.() === 0 ? { uid: 65_534, gid: 65_534 } : {};
+/** Whoever nobody is on most machines: the files of the image are not theirs. As oneself where they may not run Node. */
+function otherUser(): { uid?: number; gid?: number } {
+  if (process.getuid?.() !== 0) return {};
+  const nobody = { uid: 65_534, gid: 65_534 };
+  return spawnSync(process.execPath, ["--version"], { ...nobody, cwd: "/" }).status === 0 ? nobody : {};
+}
 
 export interface Container {
   readonly child: ChildProcess;
@@ -86,7 +90,7 @@ export function start(image: Image, words: readonly string[], env: Readonly<Reco
   const [program = "", ...args] = words;
   if (program !== "node") throw new Error(`${program} is not in the image.`);
   const child = spawn(process.execPath, args, {
-    ...nobody,
+    ...otherUser(),
     cwd: join(image.root, image.workdir),
     env: { ...image.env, NODE_OPTIONS: "--permission --allow-fs-read=*", ...env },
     stdio: ["ignore", "pipe", "pipe"],
