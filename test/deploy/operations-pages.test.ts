@@ -150,16 +150,20 @@ test("links between the pages lead somewhere", () => {
 
 const title = "every command and statement of the pages does what it says";
 const skipped = missing.length > 0 ? ` (skipped: ${missing.join(" and ")} not installed)` : "";
-test.skipIf(missing.length > 0)(`${title}${skipped}`, async () => {
-  const printed: Record<string, string> = {};
-  for (const name of order) {
-    for (const statement of blocksOf(textOf(name), "sql")) await ask(postgres.connection, statement);
-    printed[name] = await runPage(name);
-  }
-  const { install, upgrade, restore } = printed;
-  expect(install).toContain("serves");
-  expect(upgrade).toContain("migrate: nothing to do");
-  expect(printed["kill-switch-drill"]).toMatch(/GRANTED[\s\S]*DENIED[\s\S]*GRANTED[\s\S]*kill_switch\.released/);
-  expect(printed["failover"]).toContain("recover: nothing to do");
-  expect(restore).toMatch(/recover: nothing to do[\s\S]*recover: done \(asked for with --restored\)/);
-});
+test.skipIf(missing.length > 0)(
+  `${title}${skipped}`,
+  async () => {
+    const printed: Record<string, string> = {};
+    for (const name of order) {
+      for (const statement of blocksOf(textOf(name), "sql")) await ask(postgres.connection, statement);
+      printed[name] = await runPage(name);
+    }
+    const { install, upgrade, restore } = printed;
+    expect(install).toContain("serves");
+    expect(upgrade).toContain("migrate: nothing to do");
+    expect(printed["kill-switch-drill"]).toMatch(/GRANTED[\s\S]*DENIED[\s\S]*GRANTED[\s\S]*kill_switch\.released/);
+    expect(printed["failover"]).toContain("recover: nothing to do");
+    expect(restore).toMatch(/recover: nothing to do[\s\S]*recover: done \(asked for with --restored\)/);
+  },
+  900_000,
+);

@@ -1,10 +1,12 @@
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { missingPgBouncer } from "../support/pgbouncer.ts";
 import { faultsOf, rehearse } from "./rehearse.ts";
 import { contractTooEarly } from "./versions.ts";
 
 // A share of `npm run rehearse`, which also judges how long a server takes to stop: on a machine that does nothing else.
 const anyTime = Number.POSITIVE_INFINITY;
+// Starts of up to seven servers; a guard against hanging only.
+vi.setConfig({ testTimeout: 900_000 });
 
 test("a rollout with a migration, old and new servers together, fails no call of the SDK and loses none", async () => {
   const rehearsal = await rehearse({ way: "direct", spends: 10, callers: 3, parts: ["next"] });
