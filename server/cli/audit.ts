@@ -1,11 +1,11 @@
 import { Code, ConnectError } from "@connectrpc/connect";
-import { type AuditEvent, AuditEventSchema } from "@holdfast/api/holdfast/v1/audit_pb";
+import type { AuditEvent } from "@holdfast/api/holdfast/v1/audit_pb";
 import type { Command } from "commander";
 import { parseCount } from "./arguments.ts";
 import { exportCommand } from "./audit-export.ts";
 import { type AuditFilterFlags, auditFilterOf, type AuditFilterRequest, withAuditFilter } from "./audit-filter.ts";
 import { type CommandContext, listPages } from "./command.ts";
-import { jsonOf, moneyText, type Output, printFields, timeText } from "./output.ts";
+import { printEvent } from "./audit-event.ts";
 
 interface TailFlags extends AuditFilterFlags {
   readonly limit: number;
@@ -82,27 +82,4 @@ async function follow(
 function isPassing(error: unknown): boolean {
   const { code } = ConnectError.from(error);
   return [Code.Unavailable, Code.ResourceExhausted, Code.Aborted, Code.Canceled].includes(code);
-}
-
-export function printEvent(output: Output, event: AuditEvent): void {
-  if (output.json) return output.line(jsonOf(AuditEventSchema, event, 0));
-  const spend = [event.customerId, event.billingPeriod, event.purpose].filter((part) => part !== "").join(" ");
-  const times = event.count > 1n ? `(${event.count} times)` : "";
-  const line = [timeText(event.eventTime), event.kind, event.disposition, event.reason, times];
-  output.line(line.filter((part) => part !== "").join(" "));
-  printFields(output, [
-    ["  by", event.actor],
-    ["  key", event.vaultKey === event.actor ? "" : event.vaultKey],
-    ["  spend", spend],
-    ["  amount", moneyText(event.amount)],
-    ["  detail", detailText(event)],
-    ["  trace", event.traceId],
-  ]);
-}
-
-function detailText({ detail }: AuditEvent): string {
-  return Object.entries(detail ?? {})
-    .filter(([, value]) => value !== null && value !== "" && !(Array.isArray(value) && value.length === 0))
-    .map(([name, value]) => `${name}=${typeof value === "object" ? JSON.stringify(value) : String(value)}`)
-    .join(" ");
 }

@@ -7,7 +7,7 @@ import {
 } from "@holdfast/api/holdfast/v1/spend_story_pb";
 import type { Command } from "commander";
 import { resourceName } from "./arguments.ts";
-import { printEvent } from "./audit.ts";
+import { printEvent } from "./audit-event.ts";
 import type { CommandContext } from "./command.ts";
 import { printContradiction } from "./contradictions.ts";
 import { CommandError } from "./exit-codes.ts";
