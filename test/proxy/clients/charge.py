@@ -28,5 +28,7 @@ for line in sys.stdin:
         again = stripe.Charge.retrieve(charge.id)
         said = {"id": again.id, "paid": again.paid, "amount": again.amount, "metadata": again.metadata["Order no"]}
     except errors.StripeError as error:
-        said = {"error": type(error).__name__, "status": error.http_status, "code": error.code}
+        # Not every class has the code as a member, but every one has the body.
+        code = (error.json_body or {}).get("error", {}).get("code")
+        said = {"error": type(error).__name__, "status": error.http_status, "code": code}
     print(json.dumps(said), flush=True)
