@@ -1,10 +1,4 @@
-import {
-  type DescMethod,
-  fromJson,
-  getOption,
-  type JsonObject,
-  type Message,
-} from "@bufbuild/protobuf";
+import { type DescMethod, fromJson, getOption, type JsonObject, type Message } from "@bufbuild/protobuf";
 import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
 import { createConnectTransport, createGrpcTransport } from "@connectrpc/connect-node";
 import { ErrorInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
