@@ -11,7 +11,13 @@ import type { Carried, Flow, ProxiedVendor, ProxyAnswer, ProxyRequest } from "./
 /** What is known of an earlier request that this one repeats. */
 export type Remembered =
   /** Nobody asked before, or what was asked before has no last word yet. */
-  | { readonly kind: "go"; readonly repeated: boolean; readonly retryAfterGeneration?: number | undefined }
+  | {
+      readonly kind: "go";
+      readonly repeated: boolean;
+      /** It was answered, and the answer is not kept. */
+      readonly answered?: boolean;
+      readonly retryAfterGeneration?: number | undefined;
+    }
   | { readonly kind: "answer"; readonly answer: ProxyAnswer }
   | { readonly kind: "other_body" };
 
@@ -19,6 +25,8 @@ export type Remembered =
 export interface RequestClaim {
   /** Claims the request, or reads what became of it; may be asked again. */
   recall(): Promise<Remembered>;
+  /** Whether this request is still the one that may be sent: a claim that nobody seemed to follow is given to others. */
+  holds(): Promise<boolean>;
   /**
    * The spend was tried before and did not charge: what became of that try, or after which generation the next one is.
    * Undefined where a person has to say that there is to be one.
@@ -98,6 +106,9 @@ export async function carryOut(
   if (identity !== undefined) identified(identity);
   if (flow === "begin" && identity === undefined) throw keyRequired(request.endpoint);
   await checkOwned(parts, key, request);
+  // The body may have taken its time, and nobody looks again before a write that needs no grant is sent.
+  const dead = spends || request.method === "GET" ? undefined : await parts.deadness(key, "");
+  if (dead !== undefined) throw new RefusedRequest(dead);
   const { secret } = opened;
   if (secret === undefined) throw noCredential(vendor.dialect.name);
   const requestKey = requestKeyOf(request, flow, identity, vendor.isPaymentMethod);
@@ -117,6 +128,8 @@ async function carryClaimed(going: Going & { readonly identity: Identity; readon
   for (let tries = 1; ; tries += 1) {
     if (remembered.kind === "other_body") throw otherBody(identity);
     if (remembered.kind === "answer") return replayed(remembered.answer, identity, opened.requestId);
+    // What goes on with an object may go on with it twice: the vendor forgets keys.
+    if (remembered.answered === true && opened.flow === "continue") return readAgain(going);
     const { retryAfterGeneration = spend.retryAfterGeneration } = remembered;
     if (retryAfterGeneration !== undefined) spend = { ...spend, retryAfterGeneration };
     const sent = await send(going, spend);
@@ -129,12 +142,20 @@ async function carryClaimed(going: Going & { readonly identity: Identity; readon
 
 const triesMax = 2;
 
+/** The object as it is now, where the answer to a step of it is no longer kept. */
+async function readAgain(going: Going): Promise<Ended> {
+  const request = going.parts.vendor.readOf(going.request);
+  const read: Going = { ...going, request, opened: { ...going.opened, flow: "retrieve" }, claim: undefined };
+  return { ...(await conclude(read, await send(read, undefined), true)), disposition: "REPLAYED" };
+}
+
 interface Sent extends Carried {
   /** The key died between the grant and the request: why. */
   readonly dead: ProxyRefusal | undefined;
 }
 
-async function send({ parts, opened, request, secret }: Going, spend: SpendOption | undefined): Promise<Sent> {
+async function send(going: Going, spend: SpendOption | undefined): Promise<Sent> {
+  const { parts, opened, request, secret, identity, claim } = going;
   const { key, flow, apiVersion } = opened;
   let dead: ProxyRefusal | undefined;
   const carried = await parts.vendor.carry({
@@ -148,6 +169,9 @@ async function send({ parts, opened, request, secret }: Going, spend: SpendOptio
     passedKey: passedKey(key, request),
     beforeMoney: async () => {
       dead = await parts.deadness(key, spend?.customerId ?? "");
+      if (dead === undefined && identity !== undefined && (await claim?.holds()) === false) {
+        dead = otherBody(identity).refusal;
+      }
       if (dead !== undefined) throw new RefusedRequest(dead);
     },
   });
@@ -169,7 +193,8 @@ async function conclude(going: Going, sent: Sent, repeated: boolean): Promise<En
   if (sent.refusal !== undefined) return refused(going, sent, sent.refusal);
   const answer = rebuilt(sent, vendor, opened.requestId, identity);
   const succeeded = sent.status >= 200 && sent.status < 300;
-  const owned = succeeded ? memory.own(opened.key, request.account, madeBy(going, sent.body)) : nothingToNote;
+  const made = succeeded || vendor.isDecline(sent.status);
+  const owned = made ? memory.own(opened.key, request.account, madeBy(going, sent.body)) : nothingToNote;
   // The vendor has answered: that it could not be written down is no reason to keep the answer from the client.
   const noted = Promise.all(
     [owned, rememberedBy(going, { answer, succeeded })].map((work) => work.catch(parts.onError)),
@@ -190,7 +215,7 @@ async function rememberedBy(
 
 /** A key that may name objects of others makes only those its own that it surely has made. */
 function madeBy({ parts, opened, request }: Going, body: string): readonly string[] {
-  const ids = parts.vendor.objectsOf(body);
+  const ids = parts.vendor.objectsOf(request, body);
   if (opened.flow === "list") return [];
   if (opened.key.proxy.objectAccess === "OWN") return ids;
   return request.method !== "GET" && request.ids.length === 0 ? ids.slice(0, 1) : [];

@@ -74,7 +74,7 @@ export function checkBody({ endpoint, fields }: ProxyRequest, flow: Flow, { prox
     fields.map(({ key }) => key),
     proxy,
   );
-  const reserved = fields.find(({ key }) => /(?:^|\[)metadata\]?\[holdfast_authorization\]/.test(key));
+  const reserved = fields.find(({ key }) => /(?:^|\[)(?:[a-z_]+_)?metadata\]?\[holdfast_authorization\]/.test(key));
   if (reserved === undefined) return;
   // By this mark an object at the vendor is found again; one that a client made up would stand for another's spend.
   throw refuse(400, "reserved_parameter", `${reserved.key} is set by Holdfast alone; leave it out.`, reserved.key);

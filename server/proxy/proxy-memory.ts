@@ -24,6 +24,8 @@ export interface MemoryParts {
   readonly random: () => string;
   /** Waits that long, in milliseconds, for a twin to write down what it was answered. */
   readonly wait?: (ms: number) => Promise<unknown>;
+  /** Milliseconds on a clock that does not stand still with the process. */
+  readonly nowMs?: () => number;
 }
 
 /** What the proxy remembers, in the database. */
@@ -52,9 +54,11 @@ export function createProxyMemory(parts: MemoryParts): ProxyMemory {
 
 const twinWaits = 20;
 const twinWaitMs = 100;
+// Others take a claim for abandoned after a minute.
+const surelyHeldMs = 30_000;
 
 function claimIn(
-  { database, cipher, random, wait = setTimeout }: MemoryParts,
+  { database, cipher, random, wait = setTimeout, nowMs = () => Date.now() }: MemoryParts,
   key: ProxyKey,
   request: RequestKey,
   identity: Identity,
@@ -70,8 +74,10 @@ function claimIn(
     spend: { customerId, billingPeriod, purpose },
   };
   let generation = 1;
+  let recalledMs = 0;
 
   async function recall(): Promise<Remembered> {
+    recalledMs = nowMs();
     const claimed = await ask();
     generation = claimed.generation;
     if (claimed.kind === "new") return { kind: "go", repeated: false };
@@ -85,7 +91,15 @@ function claimIn(
     }
     if (!claimed.sameBody) return { kind: "other_body" };
     // An answer that was too large or is too old is read anew: the spend itself knows its object.
-    return claimed.answer === undefined ? { kind: "go", repeated: true } : { kind: "answer", answer: claimed.answer };
+    const { answer } = claimed;
+    return answer === undefined ? { kind: "go", repeated: true, answered: true } : { kind: "answer", answer };
+  }
+
+  async function holds(): Promise<boolean> {
+    // Once there is a grant nobody takes the claim, so it is enough to look when there was time for that before.
+    if (Math.abs(nowMs() - recalledMs) < surelyHeldMs) return true;
+    const claimed = await claimProxiedRequest(database, cipher, workspace, claim);
+    return claimed.kind === "new" || claimed.sameBody;
   }
 
   async function ask(): Promise<ClaimedRequest> {
@@ -131,5 +145,5 @@ function claimIn(
     await storeProxiedAnswer(database, cipher, workspace, claim, { generation, declined, answer });
   }
 
-  return { recall, recallFailed, remember, forget: () => forgetProxiedRequest(database, workspace, claim) };
+  return { recall, holds, recallFailed, remember, forget: () => forgetProxiedRequest(database, workspace, claim) };
 }

@@ -3,7 +3,7 @@ import type { StripeCarrier } from "./stripe-carrier.ts";
 import { writeForm } from "./form.ts";
 import { stripeDialect } from "./stripe-dialect.ts";
 import { readKind } from "./stripe-reads.ts";
-import type { Flow, ProxiedVendor, ProxyRequest, RequestHead } from "./vendor.ts";
+import type { Flow, Pair, ProxiedVendor, ProxyRequest, RequestHead } from "./vendor.ts";
 
 /** Stripe, as the proxy's core sees it. */
 export function proxiedStripe(carrier: StripeCarrier): ProxiedVendor {
@@ -17,6 +17,7 @@ export function proxiedStripe(carrier: StripeCarrier): ProxiedVendor {
       ),
     objectsIn,
     objectsOf,
+    readOf,
     isPaymentMethod: (parameter) => paymentMethod.test(parameter),
     isDecline: (status) => status === 402,
     answerHeaders,
@@ -63,25 +64,66 @@ function flowOf({ method, path, endpoint }: RequestHead): Flow {
   }
 }
 
-/** Parameters that name an object whose money a write is about. */
+/** Parameters, also within a group, that name an object whose money a write is about. */
 const referring: ReadonlySet<string> = new Set([
   "charge",
+  "credit_note",
+  "dispute",
+  "from_subscription",
   "invoice",
+  "invoice_item",
+  "invoice_line_item",
+  "original_source",
   "payment_intent",
+  "payment_record",
+  "payout",
   "quote",
+  "received_credit",
+  "received_debit",
   "refund",
   "setup_intent",
   "source_transaction",
   "subscription",
   "subscription_item",
-  "from_invoice[invoice]",
-  "from_subscription",
+  "subscription_schedule",
+  "transaction",
 ]);
+// What stands in these is the client's own, whatever it is called.
+const freeGroup = /(?:^|\[)(?:[a-z_]+_)?metadata\]?\[|^payload\[/;
+
+function refers({ key, value }: Pair): boolean {
+  const name = /\[([^[\]]*)\]$/.exec(key)?.[1] ?? key;
+  return value !== "" && referring.has(name) && !freeGroup.test(key);
+}
 
 // What belongs to an object stands behind it in the path, and Stripe looks for it there only.
-function objectsIn({ ids, fields }: ProxyRequest): readonly string[] {
-  const named = fields.filter(({ key, value }) => referring.has(key) && value !== "").map(({ value }) => value);
-  return [...ids.slice(0, 1), ...named];
+function objectsIn({ endpoint, ids, query, fields }: ProxyRequest): readonly string[] {
+  const named = [...query, ...fields].filter(refers).map(({ value }) => value);
+  return [...ids.slice(0, 1).map((id) => placed(endpoint, id)), ...named];
+}
+
+function readOf(request: ProxyRequest): ProxyRequest {
+  const { endpoint, path } = request;
+  const template = endpoint.slice(endpoint.indexOf("/")).split("/");
+  const end = template.lastIndexOf(":id") + 1;
+  return {
+    ...request,
+    method: "GET",
+    endpoint: `GET ${template.slice(0, end).join("/")}`,
+    path: path.split("/").slice(0, end).join("/"),
+    query: [],
+    contentType: undefined,
+    fields: [],
+    body: "",
+  };
+}
+
+/** A client may give any id to an object of these collections, also one that another object has elsewhere. */
+const chosen = /^[A-Z]+ \/v1\/(coupons|plans|products|skus)(?:\/|$)/;
+
+function placed(endpoint: string, id: string): string {
+  const collection = chosen.exec(endpoint)?.[1];
+  return collection === undefined ? id : `${collection}/${id}`;
 }
 
 /** Members of an object that are objects of their own, made together with it. */
@@ -98,14 +140,20 @@ const made = [
   "refund",
 ] as const;
 
-function objectsOf(text: string): readonly string[] {
+function objectsOf({ endpoint, fields }: ProxyRequest, text: string): readonly string[] {
   let body: unknown;
   try {
     body = JSON.parse(text);
   } catch {
     return [];
   }
-  return idsIn(body, 0);
+  // A decline tells of the object that was made for it.
+  const { id, error } = Object(body) as { id?: unknown; error?: unknown };
+  const ids = idsIn(id === undefined ? (error ?? body) : body, 0);
+  if (chosen.test(endpoint)) return ids.slice(0, 1).map((id) => placed(endpoint, id));
+  // What the client has named was there before.
+  const named = new Set(fields.map(({ value }) => value));
+  return ids.filter((id) => !named.has(id));
 }
 
 const depthMax = 3;
@@ -122,7 +170,7 @@ function idsIn(value: unknown, depth: number): readonly string[] {
 }
 
 const paymentMethod =
-  /^(?:payment_method|payment_method_data|default_payment_method|source|default_source|card)(?:\[|$)/;
+  /^(?:payment_method|payment_method_data|default_payment_method|confirmation_token|source|default_source|card)(?:\[|$)/;
 
 const answerHeaders: ReadonlySet<string> = new Set([
   "idempotent-replayed",

@@ -145,8 +145,10 @@ export interface ProxiedVendor {
   isHarmless(request: ProxyRequest): boolean;
   /** Ids of the vendor's objects that a request acts on. */
   objectsIn(request: ProxyRequest): readonly string[];
-  /** Ids of objects that an answer shows to belong to whoever it was made for. */
-  objectsOf(body: string): readonly string[];
+  /** Ids of objects that an answer, a decline too, shows to belong to whoever it was made for. */
+  objectsOf(request: ProxyRequest, body: string): readonly string[];
+  /** The read of the object that a write with an id in its path answers with. */
+  readOf(request: ProxyRequest): ProxyRequest;
   /** Whether a parameter says with which payment method, so that a declined customer's next one is another try. */
   readonly isPaymentMethod: (parameter: string) => boolean;
   /** Whether the vendor said that the payment method was refused. */

@@ -16,11 +16,11 @@ const storeStatement = statement(
   `insert into holdfast.proxied_requests as p (
      workspace_id, vault_key_id, request_key, endpoint, body_sha256, retry_sha256, customer_id, billing_period, purpose,
      claim_id, generation, state, answer_generation, status, declined, answer_omitted, key_id, nonce, ciphertext,
-     create_time, answer_time
+     create_time, open_time, answer_time
    )
    select $1::text, $2::text, $3::bytea, $4::text, $5::bytea, $6::bytea, $7::text, $8::text, $9::text, $10::text,
      $11::integer, 'ANSWERED', $11::integer, $12::integer, $13::boolean, $16::bytea is null, $14::text, $15::bytea,
-     $16::bytea, now.t, now.t
+     $16::bytea, now.t, now.t, now.t
    from (select holdfast.clock() as t) as now
    on conflict (workspace_id, vault_key_id, request_key) do update set
      state = 'ANSWERED', body_sha256 = excluded.body_sha256, reopened_sha256 = null,
@@ -36,7 +36,8 @@ const storeStatement = statement(
 const reopenStatement = statement(
   "reopen_declined_request",
   `update holdfast.proxied_requests p set
-     state = 'OPEN', claim_id = $4::text, reopened_sha256 = $5::bytea, generation = p.generation + 1
+     state = 'OPEN', claim_id = $4::text, reopened_sha256 = $5::bytea, generation = p.generation + 1,
+     open_time = (select holdfast.clock())
    where p.workspace_id = $1::text and p.vault_key_id = $2::text and p.request_key = $3::bytea
      and p.state = 'ANSWERED' and p.declined and p.generation = $6::integer
      and p.endpoint = $7::text and p.retry_sha256 = $8::bytea

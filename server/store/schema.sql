@@ -357,6 +357,7 @@ create table holdfast.proxied_requests (
   nonce bytea,
   ciphertext bytea,
   create_time timestamp with time zone not null,
+  open_time timestamp with time zone not null,
   answer_time timestamp with time zone,
   constraint proxied_requests_answer_check CHECK ((((answer_generation IS NULL) = (status IS NULL)) AND ((status IS NULL) = (answer_time IS NULL)) AND ((status IS NOT NULL) OR (NOT (declined OR answer_omitted OR (ciphertext IS NOT NULL)))) AND ((status IS NULL) OR (answer_omitted = (ciphertext IS NULL))) AND ((status >= 100) AND (status <= 599)))),
   constraint proxied_requests_cipher_check CHECK ((((key_id IS NULL) = (ciphertext IS NULL)) AND ((nonce IS NULL) = (ciphertext IS NULL)) AND (key_id ~ '^[0-9a-f]{16}$'::text) AND (length(nonce) = 12) AND ((length(ciphertext) >= 17) AND (length(ciphertext) <= 65552)))),

@@ -12,16 +12,25 @@ const latestStatement = statement(
 
 // What was claimed a minute ago and has no grant that lives belongs to nobody any more: its process has died before it
 // asked, or was told no and could not write that down.
+const abandoned = `p.open_time < (select holdfast.clock()) - interval '1 minute' and not exists (
+       select from holdfast.authorizations t
+       where t.workspace_id = $1::text and t.spend_key = $4::text and t.state <> 'VOIDED'
+     )`;
+
 const releaseStatement = statement(
   "release_abandoned_request",
   `delete from holdfast.proxied_requests p
    where p.workspace_id = $1::text and p.vault_key_id = $2::text and p.request_key = $3::bytea
-     and p.state = 'OPEN' and p.answer_generation is null
-     and p.create_time < (select holdfast.clock()) - interval '1 minute'
-     and not exists (
-       select from holdfast.authorizations t
-       where t.workspace_id = $1::text and t.spend_key = $4::text and t.state <> 'VOIDED'
-     )
+     and p.state = 'OPEN' and p.answer_generation is null and ${abandoned}
+   returning p.generation`,
+);
+
+// What was declined before, and was opened again by a process that has died, is declined as it was.
+const closeStatement = statement(
+  "close_abandoned_request",
+  `update holdfast.proxied_requests p set state = 'ANSWERED', reopened_sha256 = null
+   where p.workspace_id = $1::text and p.vault_key_id = $2::text and p.request_key = $3::bytea
+     and p.state = 'OPEN' and p.answer_generation is not null and ${abandoned}
    returning p.generation`,
 );
 
@@ -62,5 +71,6 @@ export async function releaseAbandonedRequest(
   spend: SpendIdentity,
 ): Promise<boolean> {
   const values = [workspace, request.vaultKeyId, request.requestKey, stableKey(spend)];
-  return (await run(database, releaseStatement, values)).length === 1;
+  if ((await run(database, releaseStatement, values)).length === 1) return true;
+  return (await run(database, closeStatement, values)).length === 1;
 }

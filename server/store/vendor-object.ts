@@ -17,7 +17,8 @@ const ownerStatement = statement(
    where o.workspace_id = $1::text and o.vendor = $2::text and o.vendor_account = $3::text and o.object_id = $4::text`,
 );
 
-// A first owner stays the owner, so nobody comes to an object by showing it around.
+// A first owner stays the owner, so nobody comes to an object by showing it around. What a spend is bound to does not
+// count: a key can bind its spend to any id that it has heard of.
 const ownsStatement = statement(
   "owns_vendor_objects",
   `select not exists (
@@ -26,10 +27,6 @@ const ownsStatement = statement(
        select from holdfast.vendor_objects o
        where o.workspace_id = $1::text and o.vendor = $2::text and o.vendor_account = $3::text
          and o.object_id = asked.id and o.vault_key_id = $4::text
-     ) and not exists (
-       select from holdfast.authorizations t
-       where t.workspace_id = $1::text and t.vendor = $2::text and t.vendor_account = $3::text
-         and t.vendor_reference = asked.id and t.vault_key_id = $4::text
      )
    ) as owns`,
 );
@@ -64,7 +61,7 @@ export async function vendorObjectOwner(
   return row?.vault_key_id;
 }
 
-/** Whether a vault key has made every one of these objects, or was granted the spend that one is bound to. */
+/** Whether a vault key is known to have made every one of these objects. */
 export async function ownsVendorObjects(
   database: Database,
   workspace: string,

@@ -42,9 +42,9 @@ beforeAll(async () => {
   await server.database.pool.query(
     `insert into holdfast.proxied_requests (workspace_id, vault_key_id, request_key, endpoint, body_sha256, retry_sha256,
        customer_id, billing_period, purpose, state, claim_id, answer_generation, status, declined, answer_omitted,
-       create_time, answer_time)
+       create_time, open_time, answer_time)
      values ('default', 'main', $1, 'POST /v1/payment_intents', $1, $1, 'cust_1', '2026-11', 'subscription', 'ANSWERED',
-       repeat('c', 32), 1, 402, true, true, holdfast.clock(), holdfast.clock())`,
+       repeat('c', 32), 1, 402, true, true, holdfast.clock(), holdfast.clock(), holdfast.clock())`,
     [Buffer.alloc(32, 1)],
   );
 });

@@ -40,6 +40,8 @@ create table holdfast.proxied_requests (
   -- With the tag at its end.
   ciphertext bytea,
   create_time timestamptz not null,
+  -- Since when it is open, or was open last.
+  open_time timestamptz not null,
   answer_time timestamptz,
   constraint proxied_requests_pkey primary key (workspace_id, vault_key_id, request_key),
   constraint proxied_requests_hashes_check check (
@@ -110,11 +112,11 @@ begin
   for i in 1..10 loop
     insert into holdfast.proxied_requests (
       workspace_id, vault_key_id, request_key, endpoint, body_sha256, retry_sha256, customer_id, billing_period,
-      purpose, claim_id, create_time
+      purpose, claim_id, create_time, open_time
     )
     values (
       p_workspace, p_vault_key, p_request_key, p_endpoint, p_body, p_retry, p_customer, p_period, p_purpose, p_claim,
-      v_now
+      v_now, v_now
     )
     on conflict (workspace_id, vault_key_id, request_key) do nothing;
     select t.* into r from holdfast.proxied_requests t
