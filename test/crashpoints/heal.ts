@@ -2,7 +2,7 @@ import type { BillingOutcome } from "../crash/billing-call.ts";
 import type { Line, LineProcess } from "../crash/line-process.ts";
 import { reconcile } from "./meanwhile.ts";
 import { within } from "./reach.ts";
-import { rowsOf, type Subject } from "./subject.ts";
+import { hasOwnKey, rowsOf, type Subject } from "./subject.ts";
 import { type CrashWorld, hour, holdMs, minute } from "./world.ts";
 
 export async function closed(subjects: readonly Subject[], victim: LineProcess): Promise<void> {
@@ -30,6 +30,7 @@ export async function runAgain(
   round: number,
 ): Promise<void> {
   await process.said((line) => line["ready"] === true);
+  process.signal("SIGUSR2");
   let open = subjects;
   for (let tries = 1; open.length > 0 && tries <= 3; tries += 1) {
     if (tries > 1) await world.advance(holdMs + minute);
@@ -39,7 +40,9 @@ export async function runAgain(
         const id = `${call.id} again ${round} ${tries}`;
         // What a reconciler was about is asked for by its own caller.
         const work = cell.flow.work === "reconcile" ? "charge" : (cell.flow.work ?? "charge");
-        process.tell({ call: { ...rest, baseUrl: world.stage.url, id, work, vendorDeadlineMs: minute } });
+        process.tell({
+          call: { ...rest, baseUrl: world.stage.url, id, work, timeoutMs: minute / 2, vendorDeadlineMs: minute },
+        });
         const line = await within(process.said((said) => said["id"] === id && "outcome" in said));
         return line?.["outcome"] as BillingOutcome | undefined;
       }),
@@ -66,8 +69,8 @@ export async function letCustomersPass(world: CrashWorld, subjects: readonly Sub
 
 /** Asks the vendor about everything, at last twice after every quarantine. */
 export async function settle(world: CrashWorld, subjects: readonly Subject[]): Promise<void> {
-  const own = subjects.filter(({ cell }) => cell.flow.work === "reconcile");
-  const shared = subjects.find(({ cell }) => cell.flow.work !== "reconcile");
+  const own = subjects.filter(({ cell }) => hasOwnKey(cell));
+  const shared = subjects.find(({ cell }) => !hasOwnKey(cell));
   const askers = shared === undefined ? own : [shared, ...own];
   for (const waitMs of [holdMs + minute, 26 * hour, 26 * hour, 6 * minute]) {
     await world.advance(waitMs);

@@ -5,7 +5,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { EmbeddedConnection } from "../../server/store/embedded-postgres.ts";
 
-/** Between a server and its database: keeps statements, or the answers to what was carried out, until told. */
+/**
+ * Between a server and its database: keeps statements, or the answers to what was carried out, until told. What waits
+ * for a lock through it does so for as long as a test needs, whatever limits the server asks for.
+ */
 export interface HoldWire {
   /** Of the wire instead of the database. */
   readonly connection: EmbeddedConnection;
@@ -13,14 +16,15 @@ export interface HoldWire {
   hold(on: "way there" | "way back", statements: readonly string[], marks: readonly string[]): void;
   /** Which marks were seen in what is kept. */
   seen(): ReadonlySet<string>;
-  /** Lets go what is kept of these spends, or everything; keeps nothing more. */
-  release(marks?: readonly string[]): void;
+  /** Lets go what is kept of these spends, or everything; keeps nothing more. Says how often each statement went. */
+  release(marks?: readonly string[]): ReadonlyMap<string, number>;
   /** Ends every connection on which something is kept, and loses it. */
   cut(): void;
   close(): Promise<void>;
 }
 
 interface Kept {
+  readonly statement: string;
   readonly marks: readonly string[];
   readonly inner: Socket;
   readonly go: () => void;
@@ -35,43 +39,46 @@ export async function startHoldWire(database: EmbeddedConnection): Promise<HoldW
   const kept = new Set<Kept>();
   const marksSeen = new Set<string>();
   let trap: { on: "way there" | "way back"; statements: readonly string[]; marks: readonly string[] } | undefined;
-  const caught = (data: Buffer): string[] => {
-    if (trap?.statements.some((name) => data.includes(name)) !== true) return [];
-    return trap.marks.filter((mark) => data.includes(mark));
+  const caught = (data: Buffer): { readonly statement: string; readonly marks: readonly string[] } | undefined => {
+    const statement = trap?.statements.find((name) => data.includes(name));
+    const marks = trap?.marks.filter((mark) => data.includes(mark)) ?? [];
+    return statement === undefined || marks.length === 0 ? undefined : { statement, marks };
   };
   const server = createServer((inner) => {
     const outer = connect(join(database.host, `.s.PGSQL.${database.port}`));
-    let keepsAnswer: readonly string[] = [];
+    let keepsAnswer: ReturnType<typeof caught>;
     let behind: Buffer[] | undefined;
-    inner.on("data", (data) => {
+    let isFirst = true;
+    inner.on("data", (chunk) => {
+      const data = isFirst ? withPatience(chunk) : chunk;
+      isFirst = false;
       if (behind !== undefined) return void behind.push(data);
-      const marks = caught(data);
-      if (marks.length === 0 || trap === undefined) return void outer.write(data);
+      const found = caught(data);
+      if (found === undefined || trap === undefined) return void outer.write(data);
       if (trap.on === "way there") {
-        for (const mark of marks) marksSeen.add(mark);
+        for (const mark of found.marks) marksSeen.add(mark);
         // What the server sends on the same connection comes after it.
         behind = [data];
         const go = (): void => {
           outer.write(Buffer.concat(behind ?? []));
           behind = undefined;
         };
-        kept.add({ marks, inner, go });
+        kept.add({ ...found, inner, go });
         return;
       }
-      keepsAnswer = marks;
+      keepsAnswer = found;
       outer.write(data);
     });
     let answer: Buffer[] = [];
     outer.on("data", (data) => {
-      if (keepsAnswer.length === 0) return void inner.write(data);
+      if (keepsAnswer === undefined) return void inner.write(data);
       answer.push(data);
       if (!data.subarray(-readyForQuery.length).equals(readyForQuery)) return;
-      for (const mark of keepsAnswer) marksSeen.add(mark);
+      for (const mark of keepsAnswer.marks) marksSeen.add(mark);
       const whole = Buffer.concat(answer);
-      const marks = keepsAnswer;
-      keepsAnswer = [];
+      kept.add({ ...keepsAnswer, inner, go: () => inner.write(whole) });
+      keepsAnswer = undefined;
       answer = [];
-      kept.add({ marks, inner, go: () => inner.write(whole) });
     });
     for (const socket of [inner, outer]) {
       sockets.add(socket);
@@ -92,11 +99,14 @@ export async function startHoldWire(database: EmbeddedConnection): Promise<HoldW
     seen: () => marksSeen,
     release(marks) {
       if (marks === undefined) trap = undefined;
+      const gone = new Map<string, number>();
       for (const one of kept) {
         if (marks !== undefined && !marks.some((mark) => one.marks.includes(mark))) continue;
         kept.delete(one);
+        gone.set(one.statement, (gone.get(one.statement) ?? 0) + 1);
         one.go();
       }
+      return gone;
     },
     cut() {
       trap = undefined;
@@ -110,4 +120,14 @@ export async function startHoldWire(database: EmbeddedConnection): Promise<HoldW
       await rm(folder, { recursive: true, force: true });
     },
   };
+}
+
+/** The first message of a session, with the limits that it sets for statements and locks raised to ten minutes. */
+function withPatience(startup: Buffer): Buffer {
+  const text = startup.toString("latin1", 4);
+  const patient = text.replace(/(lock_timeout|statement_timeout)\0\d+\0/g, "$1\x00600000\0");
+  const whole = Buffer.alloc(4 + patient.length);
+  whole.writeInt32BE(whole.length);
+  whole.write(patient, 4, "latin1");
+  return whole;
 }

@@ -3,9 +3,9 @@ import { actions, enumerateCells, serverActions } from "./cell.ts";
 import { play } from "./play.ts";
 import { type Plant, plants } from "./plant.ts";
 import { enumerateServerCells } from "./server-cell.ts";
-import { impossibleList, lineOf, tableOf } from "./report.ts";
+import { impossibleList, lineOf, roundOf, tableOf } from "./report.ts";
 
-const usage = `usage: npm run crashpoints -- [--only text] [--verbose] [--seed N] [--plant mistake]
+const usage = `usage: npm run crashpoints -- [--only text] [--verbose] [--seed N] [--worlds N] [--plant mistake]
 
 Stops, kills and cuts off processes at every named point of a call, in every state that its authorization can have
 there. Each cell is a spend of its own. Then everything heals, the same call is made again from a fresh process, days
@@ -14,6 +14,7 @@ pass, and the vendor's ledger, the rows, the counters and the callers' answers a
   --only     only cells whose name contains this
   --verbose  one line per cell, those that cannot be included
   --seed     the order in which the cells are played; all of them are
+  --worlds   how many rounds of cells are played at a time, each with servers and a database of its own; 2 unless told
   --plant    with a mistake that has to be found: ${plants.join(", ")}`;
 
 const print = (text: string): void => void process.stdout.write(`${text}\n`);
@@ -24,6 +25,7 @@ async function main(): Promise<number> {
       only: { type: "string", default: "" },
       verbose: { type: "boolean", default: false },
       seed: { type: "string", default: "1" },
+      worlds: { type: "string", default: "2" },
       plant: { type: "string" },
       help: { type: "boolean", default: false },
     },
@@ -41,8 +43,10 @@ async function main(): Promise<number> {
   const played = await play(cells, {
     seed: Number(values.seed),
     ...(plant === undefined ? {} : { plant: plant satisfies Plant }),
-    onPlayed: (one) => {
-      if (values.verbose || one.violations.length > 0) print(lineOf(one));
+    worlds: Number(values.worlds),
+    onRound: (round, left, ms) => {
+      for (const one of round) if (values.verbose || one.violations.length > 0) print(lineOf(one));
+      print(`${round.length} cells in ${Math.round(ms / 1000)} s: ${roundOf(round)}; ${left} rounds are left`);
     },
   });
   if (values.verbose) print(impossibleList(cells));
@@ -51,7 +55,9 @@ async function main(): Promise<number> {
   );
   const violated = played.filter(({ violations }) => violations.length > 0).length;
   const impossible = cells.filter(({ route }) => "impossible" in route).length;
-  print(`crashpoints: ${cells.length} cells, ${impossible} impossible, ${violated} violations`);
+  print(
+    `crashpoints: ${cells.length} cells, ${impossible} impossible, ${played.length} played, ${violated} violations`,
+  );
   return violated === 0 ? 0 : 1;
 }
 

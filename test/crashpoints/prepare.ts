@@ -1,5 +1,5 @@
 import type { FaultMode } from "../support/stripe-simulator/fault-spec.ts";
-import { another, desk, dropFaults, rowsOf, type Subject, vendorKey } from "./subject.ts";
+import { another, desk, rowsOf, type Subject, vendorKey } from "./subject.ts";
 import { reconcile } from "./meanwhile.ts";
 import { type CrashWorld, hour, holdMs, minute } from "./world.ts";
 
@@ -30,10 +30,10 @@ async function prepareFirst(world: CrashWorld, subject: Subject): Promise<void> 
     case "charged":
     case "lost":
     case "lost for days": {
+      // It stays until the states are reached: what was given up may still be under way.
       const mode = cell.flow.subject === "charged" ? "html_502_after" : "html_502";
       fail(world, subject, mode, "create");
       await another(world, subject, { vendorDeadlineMs: 300 });
-      dropFaults(subject);
       return;
     }
     case "canceled":

@@ -5,7 +5,7 @@ import { dropFaults, rowsOf, type Row, type Subject } from "./subject.ts";
 import { type CrashWorld, hour, holdMs, minute } from "./world.ts";
 
 // Guards against hanging; nothing is judged by it.
-const patienceMs = 120_000;
+const patienceMs = 300_000;
 
 /** Lets everybody else do what brings each row to the state of its cell. */
 export async function reachStates(world: CrashWorld, subjects: readonly Subject[]): Promise<void> {

@@ -6,6 +6,13 @@ export function lineOf({ cell, violations, ending }: Played): string {
   return [`${verdict}  ${cell.name}: ${ending}`, ...violations.map((one) => `    ${one}`)].join("\n");
 }
 
+/** What the cells of a round have in common. */
+export function roundOf(played: readonly Played[]): string {
+  const [cell] = played.map((one) => one.cell);
+  const place = cell?.server === undefined ? "a process" : `a server, ${cell.server}`;
+  return `${place}, ${cell?.action ?? "nothing"}`;
+}
+
 /** Every cell that cannot be, and why. */
 export function impossibleList(cells: readonly Cell[]): string {
   return cells

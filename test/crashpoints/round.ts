@@ -19,7 +19,7 @@ export interface Played {
 const day = 25 * hour;
 
 /**
- * Plays cells of one state and one action together, each with a spend of its own: brings every call to its point and
+ * Plays cells of one action together, each with a spend of its own: brings every call to its point and
  * every row to its state, strikes their process, heals everything, runs every call again from a fresh process, lets a
  * day pass, releases what was stopped, runs every call again, reconciles, and judges.
  */
@@ -55,6 +55,8 @@ export async function playRound(world: CrashWorld, cells: readonly Cell[]): Prom
 
 async function strike(subjects: readonly Subject[], victim: LineProcess): Promise<void> {
   const action = (subjects[0] as Subject).cell.action;
+  // From now on it waits for as long as it would.
+  victim.signal("SIGUSR2");
   if (action.startsWith("kill")) await victim.kill();
   else if (action.startsWith("pause")) victim.signal("SIGSTOP");
   else {
@@ -75,13 +77,13 @@ async function release(subjects: readonly Subject[], victim: LineProcess): Promi
   await closed(subjects, victim);
 }
 
-/** The cells of each round: of one action, one state and one kind of time that runs out. */
+/** The cells of each round: of one action, and one kind of time that runs out. What a round takes is hardly more for more cells. */
 export function roundsOf(cells: readonly Cell[]): Cell[][] {
   const rounds = new Map<string, Cell[]>();
   for (const cell of cells) {
     if ("impossible" in cell.route) continue;
     const days = cell.flow.subject === "lost for days" ? ", days later" : "";
-    const name = `${cell.action}, ${cell.state}, ${cell.route.runsOut ?? "no time"}${days}`;
+    const name = `${cell.action}, ${cell.route.runsOut ?? "no time"}${days}`;
     const round = rounds.get(name);
     if (round === undefined) rounds.set(name, [cell]);
     else round.push(cell);

@@ -39,7 +39,7 @@ export async function createSubject(world: CrashWorld, cell: Cell, baseUrl = wor
     id: customerId,
     kind: flow.kind,
     baseUrl,
-    vaultKey: flow.work === "reconcile" ? await world.newVaultKey() : world.vaultKey,
+    vaultKey: hasOwnKey(cell) ? await world.newVaultKey() : world.vaultKey,
     stripePort: world.stage.simulator.port,
     customerId,
     amount,
@@ -54,6 +54,12 @@ export async function createSubject(world: CrashWorld, cell: Cell, baseUrl = wor
     ...(state === "own generation 2" ? { retryAfterGeneration: 1 } : {}),
   };
   return { cell, call, faults: [], violations: [], outcomes: [] };
+}
+
+/** A reconciler looks at everything of its vault key, and must not settle what other cells wait for. */
+export function hasOwnKey({ flow, route }: Cell): boolean {
+  if (flow.work === "reconcile" || "impossible" in route) return flow.work === "reconcile";
+  return [...route.acts, ...route.afterwards].includes("reconcile");
 }
 
 /** The vendor's key of a step of a generation. */

@@ -21,7 +21,7 @@ export interface CrashWorld {
   readonly sessions: Http2SessionManager;
   /** Holds what all clocks were moved by. */
   readonly clockFile: string;
-  /** A billing process that has done nothing yet. Some are always kept ready. */
+  /** A billing process that has done nothing yet, and is patient until SIGUSR2. Some are always kept ready. */
   nextProcess(): LineProcess;
   readonly plant: Plant | undefined;
   newVaultKey(): Promise<string>;
@@ -33,6 +33,9 @@ export interface CrashWorld {
 }
 
 const readyMin = 2;
+
+/** Of a process that may have to stand at a point for long. */
+export const patientFlags = ["--import", join(import.meta.dirname, "patient.ts")];
 const allowedEndpoints = [
   "POST /v1/charges",
   "POST /v1/payment_intents",
@@ -68,6 +71,7 @@ export async function startCrashWorld(plant?: Plant): Promise<CrashWorld> {
   const ready: LineProcess[] = [];
   const start = () =>
     startLineProcess(join(import.meta.dirname, "../crash/billing-process.ts"), {
+      nodeFlags: patientFlags,
       env: {
         NODE_COMPILE_CACHE: join(folder, "compiled"),
         ...(plant === undefined ? {} : { HOLDFAST_TEST_PLANT: plant }),

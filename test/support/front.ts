@@ -14,6 +14,8 @@ export interface Front {
   /** How many connections were accepted, and how many bytes came from clients, so far. */
   accepted(): number;
   forwarded(): number;
+  /** Told of everything that clients send from now on, when it was forwarded. */
+  watch(look: (bytes: Buffer, client: Socket) => void): void;
   close(): Promise<void>;
 }
 
@@ -22,11 +24,13 @@ export async function startFront(targetPort: () => number, tls?: TlsOptions): Pr
   const pairs = new Set<readonly [Socket, Socket]>();
   let accepted = 0;
   let forwarded = 0;
+  const watchers: ((bytes: Buffer, client: Socket) => void)[] = [];
   const onConnection = (client: Socket): void => {
     accepted += 1;
     const server = connect({ host: "127.0.0.1", port: targetPort() });
     client.on("data", (chunk: Buffer) => {
       forwarded += chunk.length;
+      for (const look of watchers) look(chunk, client);
     });
     const pair = [client, server] as const;
     pairs.add(pair);
@@ -61,6 +65,7 @@ export async function startFront(targetPort: () => number, tls?: TlsOptions): Pr
     },
     accepted: () => accepted,
     forwarded: () => forwarded,
+    watch: (look) => void watchers.push(look),
     async close() {
       server.close();
       for (const [client] of pairs) client.destroy();
