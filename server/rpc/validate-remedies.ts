@@ -42,6 +42,7 @@ export const remedyOfPattern: Readonly<Record<string, string>> = {
     "a resource name, vaultKeys/…, operators/… or server/…, or empty",
   "^(authorizations/[0-9a-f]{32}-[1-9][0-9]{0,6})?$": "a resource name, authorizations/…, or empty",
   "^[A-Za-z0-9_-]{1,128}$": "the look_token that ListUnsettledAuthorizations answered, as it is",
+  "^[!-.0-~]{0,128}$": "up to 128 visible ASCII characters without a slash, as the vendor shows the account",
   "^[A-Z_]{0,64}$": 'a word such as "GRANTED", or empty',
   "^(v[1-9][0-9]{0,18})?$": "an etag as it was read, or empty",
   "^[a-z]([a-z0-9_-]{0,62}[a-z0-9])?$": "1–64 of a–z, 0–9, _ and -, beginning with a letter, without _ or - at the end",
