@@ -22,19 +22,26 @@ process.on("unhandledRejection", (reason) => say({ defect: `unhandled rejection:
 process.on("uncaughtException", (error) => say({ defect: `uncaught exception: ${String(error)}` }));
 
 const paused = new Map<string, { readonly point: string; readonly stop: PromiseWithResolvers<void> }>();
-const leaseTtlMs = 30_000;
+// A machine that stalls for some seconds while time is hurried does not lose it.
+const leaseTtlMs = 90_000;
+const afterRenewal = "after RenewBillingLease";
 const plant = plants.find((one) => one === process.env["HOLDFAST_TEST_PLANT"]);
 
 async function run(call: BillingCall): Promise<void> {
   let left = call.pauseAt === undefined ? -1 : (call.pauseNth ?? 1);
   // However long it stands still, nothing else of it goes on: not the repeat of what takes too long, either.
   const resumed = Promise.withResolvers<void>();
+  const renewed = Promise.withResolvers<void>();
   const hurries = call.pauseAt?.includes("Renew") === true;
   const time = call.clockFile === undefined ? undefined : movedTime(call.clockFile, () => hurries && left > 0);
   const client = createBillingClient(
     call,
     async (point) => {
-      if (left === 0) return await resumed.promise;
+      if (left === 0) {
+        await resumed.promise;
+        if (point === afterRenewal) renewed.resolve();
+        return;
+      }
       if (!isAt(call.pauseAt, point)) return;
       left -= 1;
       if (left > 0) return;
@@ -43,6 +50,7 @@ async function run(call: BillingCall): Promise<void> {
       say({ id: call.id, at: point });
       try {
         await stop.promise;
+        if (point === afterRenewal) renewed.resolve();
       } finally {
         resumed.resolve();
       }
@@ -50,7 +58,7 @@ async function run(call: BillingCall): Promise<void> {
     time,
     plant === undefined ? {} : { plant },
   );
-  const outcome = await work(call, client, resumed.promise);
+  const outcome = await work(call, client, renewed.promise);
   say({ id: call.id, outcome });
   await client.holdfast.close();
   say({ id: call.id, closed: true });
@@ -61,7 +69,7 @@ function isAt(pauseAt: string | undefined, point: string): boolean {
   return point === pauseAt;
 }
 
-async function work(call: BillingCall, client: BillingClient, passed: Promise<void>): Promise<BillingOutcome> {
+async function work(call: BillingCall, client: BillingClient, renewed: Promise<void>): Promise<BillingOutcome> {
   const { holdfast, plain, charge } = client;
   const start = performance.now();
   try {
@@ -72,9 +80,9 @@ async function work(call: BillingCall, client: BillingClient, passed: Promise<vo
       }
       case "under_lease": {
         const options = { lease: call.customerId, billingPeriod, ttlMs: leaseTtlMs };
-        const result = await holdfast.withBillingLease(options, async () => {
-          // The job begins when its lease was renewed.
-          if (call.pauseAt?.includes("Renew") === true) await passed;
+        const result = await holdfast.withBillingLease(options, async ({ signal }) => {
+          // The job begins when its lease was renewed, or cannot be.
+          if (call.pauseAt?.includes("Renew") === true) await Promise.race([renewed, aborted(signal)]);
           return await charge();
         });
         if (!result.acquired) return { ok: "", status: result.answer, ms: performance.now() - start };
@@ -86,6 +94,13 @@ async function work(call: BillingCall, client: BillingClient, passed: Promise<vo
   } catch (error) {
     return failedOutcome(error, performance.now() - start);
   }
+}
+
+function aborted(signal: AbortSignal): Promise<void> {
+  const { promise, resolve } = Promise.withResolvers<void>();
+  if (signal.aborted) resolve();
+  else signal.addEventListener("abort", () => resolve(), { once: true });
+  return promise;
 }
 
 /** The process's time, and what all clocks were moved by; ten times as fast while something is waited for. */

@@ -20,11 +20,11 @@ interface Bring {
   readonly locker: PoolClient;
 }
 
-/** Every request to its point in the server. A request that is not there is a violation of its cell. */
+/** Every request to its point in the server. A cell whose request is not there has missed it. */
 export async function bring({ world, subjects: all, clients, struck, locker }: Bring): Promise<void> {
   const { wire } = struck;
   await comeToPoints(all, clients);
-  const subjects = all.filter(({ violations }) => violations.length === 0);
+  const subjects = all.filter(({ missed }) => missed.length === 0);
   const point = subjects[0]?.cell.server;
   if (point === undefined) return;
   const fillers = await fillLanes(world, subjects, struck);
@@ -44,7 +44,7 @@ export async function bring({ world, subjects: all, clients, struck, locker }: B
 
 /** What is struck behind a batch has not left for the database until then. */
 export function checkBehind(subjects: readonly Subject[], struck: StruckServer): void {
-  for (const subject of subjects.filter(isKept(struck))) subject.violations.push("did not stay behind a batch");
+  for (const subject of subjects.filter(isKept(struck))) subject.missed.push("did not stay behind a batch");
 }
 
 function marksOf({ call }: Subject): string[] {
@@ -61,7 +61,7 @@ async function demand(
   otherwise: string,
 ): Promise<void> {
   await within(until(() => subjects.every(isSo)));
-  for (const subject of subjects.filter((one) => !isSo(one))) subject.violations.push(otherwise);
+  for (const subject of subjects.filter((one) => !isSo(one))) subject.missed.push(otherwise);
 }
 
 /** Lets the server take in what has come to it. */
@@ -121,7 +121,7 @@ async function waitInDatabase(
     return subjects.every(isHere);
   };
   await within(until(look));
-  for (const subject of subjects.filter((one) => !isHere(one))) subject.violations.push("never waited for a lock");
+  for (const subject of subjects.filter((one) => !isHere(one))) subject.missed.push("never waited for a lock");
 }
 
 const waitingSql = `select substring(query from '^/\\* (\\w+) \\*/') as name, count(*)::int as count from pg_stat_activity

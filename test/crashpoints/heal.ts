@@ -93,7 +93,7 @@ export async function comeToPoints(subjects: readonly Subject[], process: LinePr
       const { id } = subject.call;
       const line = await within(process.said((said) => said["id"] === id && ("at" in said || "outcome" in said)));
       if (line !== undefined && "at" in line) return;
-      subject.violations.push(`never came to its point: ${JSON.stringify(line ?? "silence")}`);
+      subject.missed.push(`never came to its point: ${JSON.stringify(line ?? "silence")}`);
     }),
   );
 }

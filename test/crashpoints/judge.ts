@@ -27,6 +27,7 @@ export async function judge(world: CrashWorld, subject: Subject): Promise<Played
   return {
     cell,
     violations: wrong,
+    missed: subject.missed,
     ending: `${states.join(", then ") || "no row"}; moved ${moved.length} times${late}`,
   };
 }

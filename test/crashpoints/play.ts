@@ -15,60 +15,54 @@ export interface PlayOptions {
   readonly onRound?: (played: readonly Played[], left: number, ms: number) => void;
 }
 
-const triesMax = 2;
+// A machine that stalls can let a call give up before it has come to its point. The cell is played again then, alone.
+const triesMax = 3;
 
-/** Plays every cell that can be, and leaves nothing behind. */
+/** Plays every cell that can be, until it was struck where and when it says, and leaves nothing behind. */
 export async function play(
   cells: readonly Cell[],
   { seed, plant, onRound, worlds = 1 }: PlayOptions,
 ): Promise<Played[]> {
   const inProcess = cells.filter(({ server }) => server === undefined);
   const inServer = cells.filter(({ server }) => server !== undefined);
+  const rounds = shuffled([...roundsOf(inProcess), ...serverRoundsOf(inServer)], seed);
   const all: Played[] = [];
-  let rounds = shuffled([...roundsOf(inProcess), ...serverRoundsOf(inServer)], seed);
+  const tries = new Map<Cell, number>();
+  const mayTryAgain = (cell: Cell): boolean => {
+    tries.set(cell, (tries.get(cell) ?? 1) + 1);
+    return (tries.get(cell) ?? 0) <= triesMax;
+  };
   const playSome = async (): Promise<void> => {
     const world = await startCrashWorld(plant);
     try {
       for (let round = rounds.pop(); round !== undefined; round = rounds.pop()) {
         const begun = performance.now();
         const played = await playOne(world, round);
+        const again = played.filter((one) => isMissed(one) && mayTryAgain(one.cell));
+        rounds.unshift(...again.map(({ cell }) => [cell]));
         onRound?.(played, rounds.length, performance.now() - begun);
-        all.push(...played);
+        all.push(...played.filter((one) => !again.includes(one)));
       }
     } finally {
       await world.close();
     }
   };
-  const playAll = async (): Promise<void> => {
-    const ends = await Promise.allSettled(Array.from({ length: Math.min(worlds, rounds.length) }, playSome));
-    for (const end of ends) if (end.status === "rejected") throw end.reason;
-  };
-  await playAll();
-  for (let tries = 1; tries <= triesMax; tries += 1) {
-    const unplayed = new Set(all.filter(isUnplayed));
-    if (unplayed.size === 0) break;
-    // A machine under load may be too slow for the deadlines of many cells at a time: alone they have it to themselves.
-    rounds = [...unplayed].map(({ cell }) => [cell]);
-    all.splice(0, all.length, ...all.filter((one) => !unplayed.has(one)));
-    await playAll();
-  }
+  const ends = await Promise.allSettled(Array.from({ length: Math.min(worlds, rounds.length) }, playSome));
+  for (const end of ends) if (end.status === "rejected") throw end.reason;
   return all;
 }
 
-/** What says that a cell was never set up: nothing was shown of it, neither that it is right nor that it is wrong. */
-const setUp =
-  /^(?:not in the state |never came to |never waited for |did not stay behind |the round failed|\S+ (?:did not end|failed))/;
-
-const isUnplayed = ({ violations }: Played): boolean =>
-  violations.length > 0 && violations.every((one) => setUp.test(one));
+function isMissed({ violations, missed }: Played): boolean {
+  return violations.length === 0 && missed.length > 0;
+}
 
 /** A round that cannot be played to its end has shown nothing of its cells. */
 async function playOne(world: CrashWorld, round: readonly Cell[]): Promise<Played[]> {
   try {
     return await (round[0]?.server === undefined ? playRound(world, round) : playServerRound(world, round));
   } catch (error) {
-    const why = `the round failed: ${error instanceof Error ? (error.stack ?? error.message) : String(error)}`;
-    return round.map((cell) => ({ cell, violations: [why], ending: "unknown" }));
+    const why = `the round failed: ${error instanceof Error ? error.message : String(error)}`;
+    return round.map((cell) => ({ cell, violations: [], missed: [why], ending: "unknown" }));
   }
 }
 

@@ -30,9 +30,9 @@ async function performAll(world: CrashWorld, subject: Subject, acts: readonly Pa
   for (const act of acts) {
     try {
       const done = await within(perform(world, subject, act).then(() => true));
-      if (done !== true) subject.violations.push(`${act} did not end`);
+      if (done !== true) subject.missed.push(`${act} did not end`);
     } catch (error) {
-      subject.violations.push(`${act} failed: ${String(error)}`);
+      subject.missed.push(`${act} failed: ${String(error)}`);
     }
   }
 }
@@ -40,7 +40,7 @@ async function performAll(world: CrashWorld, subject: Subject, acts: readonly Pa
 async function checkState(world: CrashWorld, subject: Subject): Promise<void> {
   const row = (await rowsOf(world, subject)).at(-1);
   const { state } = subject.cell;
-  if (!isIn(state, row)) subject.violations.push(`not in the state ${state}, but ${JSON.stringify(row ?? "no row")}`);
+  if (!isIn(state, row)) subject.missed.push(`not in the state ${state}, but ${JSON.stringify(row ?? "no row")}`);
 }
 
 function isIn(state: State, row: Row | undefined): boolean {

@@ -1,9 +1,9 @@
 import type { Cell } from "./cell.ts";
 import type { Played } from "./round.ts";
 
-export function lineOf({ cell, violations, ending }: Played): string {
-  const verdict = violations.length === 0 ? "ok" : "VIOLATION";
-  return [`${verdict}  ${cell.name}: ${ending}`, ...violations.map((one) => `    ${one}`)].join("\n");
+export function lineOf({ cell, violations, missed, ending }: Played): string {
+  const verdict = violations.length > 0 ? "VIOLATION" : missed.length > 0 ? "missed" : "ok";
+  return [`${verdict}  ${cell.name}: ${ending}`, ...[...violations, ...missed].map((one) => `    ${one}`)].join("\n");
 }
 
 /** What the cells of a round have in common. */

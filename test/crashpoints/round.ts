@@ -12,6 +12,8 @@ import { type CrashWorld, hour, holdMs, minute } from "./world.ts";
 export interface Played {
   readonly cell: Cell;
   readonly violations: readonly string[];
+  /** Why it was not struck where and when it says; a cell that was has nothing here. */
+  readonly missed: readonly string[];
   /** What the authorization and the vendor came to, in one line. */
   readonly ending: string;
 }
@@ -77,7 +79,7 @@ async function release(subjects: readonly Subject[], victim: LineProcess): Promi
   await closed(subjects, victim);
 }
 
-/** The cells of each round: of one action, and one kind of time that runs out. What a round takes is hardly more for more cells. */
+/** The cells of each round: of one action, and one kind of time that runs out. More cells hardly take it longer. */
 export function roundsOf(cells: readonly Cell[]): Cell[][] {
   const rounds = new Map<string, Cell[]>();
   for (const cell of cells) {

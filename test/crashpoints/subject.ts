@@ -13,6 +13,8 @@ export interface Subject {
   readonly faults: Fault[];
   /** What went otherwise than it must. */
   readonly violations: string[];
+  /** What was not as the cell says when it was struck, so that nothing is shown about the cell. */
+  readonly missed: string[];
   /** Every answer that a caller got, the last one last. */
   readonly outcomes: BillingOutcome[];
 }
@@ -53,7 +55,7 @@ export async function createSubject(world: CrashWorld, cell: Cell, baseUrl = wor
     ...(flow.card === undefined ? {} : { card: flow.card }),
     ...(state === "own generation 2" ? { retryAfterGeneration: 1 } : {}),
   };
-  return { cell, call, faults: [], violations: [], outcomes: [] };
+  return { cell, call, faults: [], violations: [], missed: [], outcomes: [] };
 }
 
 /** A reconciler looks at everything of its vault key, and must not settle what other cells wait for. */
