@@ -135,6 +135,33 @@ describe("a proxied request is one trace, the client's", () => {
   });
 });
 
+test("the database is asked no more often than a request needs", async () => {
+  const asksOf = async (method: string, path: string, asked: Parameters<ProxyWorld["ask"]>[2]) => {
+    const { traceId, answer } = await askTraced(method, path, asked);
+    expect(answer.status).toBe(200);
+    // The root is exported when everything below it is.
+    const below = receiver.spans.filter((span) => span.traceId === traceId && span.name.startsWith("postgresql "));
+    return { answer, asks: below.map(({ name }) => name.replace("postgresql ", "")).toSorted() };
+  };
+  const charged = { fields: charge, headers: { "idempotency-key": "counted-1" } };
+  const first = await asksOf("POST", "/v1/charges", charged);
+  expect(first.asks).toEqual([
+    "authorize_batch",
+    "claim_proxied_request",
+    "commit_batch",
+    "open_proxied_request",
+    "proxy_key_state",
+    "record_proxy_events",
+    "remember_vendor_objects",
+    "store_proxied_answer",
+  ]);
+  const again = await asksOf("POST", "/v1/charges", charged);
+  expect(again.asks).toEqual(["claim_proxied_request", "open_proxied_request", "record_proxy_events"]);
+  const path = `/v1/charges/${(first.answer.body as { id: string }).id}`;
+  await asksOf("GET", path, {});
+  expect((await asksOf("GET", path, {})).asks).toEqual(["open_proxied_request", "record_proxy_events"]);
+});
+
 test("requests that end at the same time are one event each, with the trace of each", async () => {
   const asked = Array.from({ length: 12 }, (_, n) => askTraced("POST", "/v1/customers", { fields: { name: `c${n}` } }));
   for (const { traceId, answer } of await Promise.all(asked)) {
