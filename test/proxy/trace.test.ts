@@ -157,6 +157,13 @@ test("the database is asked no more often than a request needs", async () => {
   ]);
   const again = await asksOf("POST", "/v1/charges", charged);
   expect(again.asks).toEqual(["claim_proxied_request", "open_proxied_request", "record_proxy_events"]);
+  const passed = await asksOf("POST", "/v1/customers", { fields: { name: "Ada" } });
+  expect(passed.asks).toEqual([
+    "open_proxied_request",
+    "proxy_key_state",
+    "record_proxy_events",
+    "remember_vendor_objects",
+  ]);
   const path = `/v1/charges/${(first.answer.body as { id: string }).id}`;
   await asksOf("GET", path, {});
   expect((await asksOf("GET", path, {})).asks).toEqual(["open_proxied_request", "record_proxy_events"]);
