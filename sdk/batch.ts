@@ -9,14 +9,14 @@ import {
   toRpcFailure,
 } from "./rpc-failure.ts";
 import { halfJitter, type Runtime, sleep } from "./runtime.ts";
-import { inSpan } from "./telemetry.ts";
+import { inSpan, traceParentOf } from "./telemetry.ts";
 import { ATTRIBUTES } from "./telemetry-attributes.ts";
 
 /** The server's limit of requests per batch. */
 export const BATCH_SIZE_MAX = 500;
 /** The server's limit of one request is 64 KiB; the rest is left for the frame around it. */
 export const REQUEST_BYTES_MAX = 63 * 1024;
-/** The server's limit of a batch is 1 MiB; the rest is left for the frames around the requests. */
+/** The server's limit of a batch is 1 MiB; the rest is left for the frames around the requests, and for their traces. */
 export const BATCH_BYTES_MAX = 960 * 1024;
 
 // However long a server asks to be left alone.
@@ -28,6 +28,8 @@ export interface LaneOptions<Request, Answer> {
   readonly sendOne: (request: Request, timeoutMs: number) => Promise<Answer>;
   /** Answers in the order of the requests; a request of its own failure gets an RpcFailure in its place. */
   readonly sendMany: (requests: readonly Request[], timeoutMs: number) => Promise<readonly (Answer | RpcFailure)[]>;
+  /** The request with its own caller's trace, for one of several that travel together. */
+  readonly inTrace: (request: Request, traceParent: string) => Request;
   /** How many bytes the request has as a message. Throws if it cannot be one; then it fails alone. */
   readonly bytesOf: (request: Request) => number;
   readonly runtime: Runtime;
@@ -181,7 +183,10 @@ async function exchange<Request, Answer>(
     const spanContext = trace.getSpanContext(one.traceContext);
     return spanContext === undefined ? [] : [{ context: spanContext }];
   });
-  const requests = batch.map((one) => one.request);
+  const requests = batch.map(({ request, traceContext }) => {
+    const traceParent = traceParentOf(traceContext);
+    return traceParent === "" ? request : options.inTrace(request, traceParent);
+  });
   return inSpan(
     options.name,
     { [ATTRIBUTES.batchSize]: batch.length },

@@ -185,6 +185,7 @@ function createAuthorizeLane(
     name: "holdfast.batch_authorize",
     runtime,
     bytesOf: (request) => toBinary(AuthorizeSpendRequestSchema, request).length,
+    inTrace: (request, traceParent) => ({ ...request, traceParent }),
     sendOne: (request, timeoutMs) => client.authorizeSpend(request, callOptions(timeoutMs)),
     async sendMany(requests, timeoutMs) {
       const { results } = await client.batchAuthorizeSpend({ requests: [...requests] }, callOptions(timeoutMs));
@@ -202,6 +203,7 @@ function createCommitLane(
     name: "holdfast.batch_commit",
     runtime,
     bytesOf: (request) => toBinary(CommitSpendRequestSchema, request).length,
+    inTrace: (request, traceParent) => ({ ...request, traceParent }),
     sendOne: (request, timeoutMs) => client.commitSpend(request, callOptions(timeoutMs)),
     async sendMany(requests, timeoutMs) {
       const { results } = await client.batchCommitSpend({ requests: [...requests] }, callOptions(timeoutMs));

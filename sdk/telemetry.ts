@@ -1,4 +1,13 @@
-import { type Attributes, context, type Link, propagation, type Span, SpanStatusCode, trace } from "@opentelemetry/api";
+import {
+  type Attributes,
+  type Context,
+  context,
+  type Link,
+  propagation,
+  type Span,
+  SpanStatusCode,
+  trace,
+} from "@opentelemetry/api";
 
 const tracer = trace.getTracer("@holdfast/sdk");
 
@@ -24,4 +33,11 @@ export function inSpan<T>(
 /** Puts the W3C trace context of the calling span into the headers of an RPC. */
 export function injectTraceContext(headers: Headers): void {
   propagation.inject(context.active(), headers, { set: (target, name, value) => target.set(name, value) });
+}
+
+/** The W3C traceparent of a context; empty where nothing is traced or the application does not speak W3C. */
+export function traceParentOf(of: Context): string {
+  const carrier: { traceparent?: string } = {};
+  propagation.inject(of, carrier);
+  return carrier.traceparent ?? "";
 }

@@ -28,7 +28,7 @@ import { authorizationMessage, evidenceFrom, millisecondsFrom, moneyFrom } from 
 import { type ErrorLog, toRequestError } from "./errors.ts";
 import { lookFrom } from "./look.ts";
 import { followForMsDefault, midCall, requireSettled } from "./settle.ts";
-import { currentTraceId } from "./trace.ts";
+import { currentTraceId, inTraceOf } from "./trace.ts";
 import { validateMessage } from "./validate.ts";
 
 export interface SpendDependencies {
@@ -56,19 +56,24 @@ type SpendMethods = Pick<
 export function spendMethods(dependencies: SpendDependencies): SpendMethods {
   const { database, log } = dependencies;
   return {
-    authorizeSpend: (request, context) => authorize(dependencies, request, context),
+    authorizeSpend: (request, context) =>
+      inTraceOf(request.traceParent, () => authorize(dependencies, request, context)),
     async batchAuthorizeSpend(request, context) {
       const answer = (one: AuthorizeSpendRequest) =>
-        answerOrError(log, () => authorize(dependencies, validated(AuthorizeSpendRequestSchema, one), context));
+        inTraceOf(one.traceParent, () =>
+          answerOrError(log, () => authorize(dependencies, validated(AuthorizeSpendRequestSchema, one), context)),
+        );
       // A dry run is judged in its place: after what comes before it and without what comes after it.
       if (request.requests.some((one) => one.dryRun)) return { results: await inTurn(request.requests, answer) };
       return { results: await Promise.all(request.requests.map(answer)) };
     },
-    commitSpend: (request, context) => commit(dependencies, request, context),
+    commitSpend: (request, context) => inTraceOf(request.traceParent, () => commit(dependencies, request, context)),
     batchCommitSpend: async (request, context) => ({
       results: await Promise.all(
         request.requests.map((one) =>
-          answerOrError(log, () => commit(dependencies, validated(CommitSpendRequestSchema, one), context)),
+          inTraceOf(one.traceParent, () =>
+            answerOrError(log, () => commit(dependencies, validated(CommitSpendRequestSchema, one), context)),
+          ),
         ),
       ),
     }),

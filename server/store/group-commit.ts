@@ -1,7 +1,8 @@
-import { context, type Link, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
+import { context, type Link, type SpanContext, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
 import { HoldfastError } from "../domain/errors.ts";
 import { attribute } from "../telemetry-attributes.ts";
 import { measure, metric } from "../telemetry-metrics.ts";
+import { originOf } from "./trace-origin.ts";
 
 const tracer = trace.getTracer("holdfast");
 
@@ -35,7 +36,8 @@ interface Waiting<Command, Result> {
   readonly deadlineAt: number;
   /** When it came, on the clock of `performance`. */
   readonly since: number;
-  readonly link: Link | undefined;
+  /** Where it comes from: the span of the call, and that of its own trace where it came with others. */
+  readonly sources: readonly SpanContext[];
   readonly parent: ReturnType<typeof context.active>;
   readonly resolve: (result: Result) => void;
   readonly reject: (error: unknown) => void;
@@ -52,6 +54,7 @@ interface Failure {
 const retriesMax = 3;
 /** So many keys that are all stopped speak for the others. */
 const stoppedMax = 2;
+/** So few that a full queue of spans of full batches, while a collector is away, stays far below what a server may use. */
 const linksMax = 128;
 
 /**
@@ -91,10 +94,10 @@ export class GroupCommit<Command, Result> {
       return Promise.reject(new HoldfastError("QUEUE_FULL", message, { retryAfterMs: 250 }));
     }
     const { promise, resolve, reject } = Promise.withResolvers<Result>();
-    const spanContext = trace.getActiveSpan()?.spanContext();
-    const link = spanContext === undefined ? undefined : { context: spanContext };
+    const parent = context.active();
+    const sources = [trace.getSpanContext(parent), originOf(parent)].filter((one) => one !== undefined);
     const since = performance.now();
-    const waiting = { command, signal, deadlineAt, since, link, parent: context.active(), resolve, reject };
+    const waiting = { command, signal, deadlineAt, since, sources, parent, resolve, reject };
     if (lane === undefined) {
       const first = [waiting];
       this.#lanes.set(name, first);
@@ -247,10 +250,10 @@ export class GroupCommit<Command, Result> {
     }
   }
 
-  // The batch is a child of its first command's request and linked to the others, so each trace leads to it.
+  // The batch is a child of its first command's request and linked to every command's, so each trace leads to it.
   async #runTraced(workspace: string, batch: readonly Waiting<Command, Result>[]): Promise<readonly Result[]> {
     const first = batch[0] as Waiting<Command, Result>;
-    const links = batch.slice(0, linksMax).flatMap(({ link }) => (link === undefined ? [] : [link]));
+    const links = linksOf(batch);
     const labels = { [attribute.batch]: this.#options.name };
     const begun = performance.now();
     measure(metric.batchSize, batch.length, labels);
@@ -279,6 +282,16 @@ export class GroupCommit<Command, Result> {
       }
     });
   }
+}
+
+/** To each span that a command of the batch comes from, once: many come with one call. */
+function linksOf(batch: readonly { readonly sources: readonly SpanContext[] }[]): Link[] {
+  const links = new Map<string, Link>();
+  for (const source of batch.flatMap(({ sources }) => sources)) {
+    if (links.size === linksMax) break;
+    links.set(`${source.traceId}${source.spanId}`, { context: source });
+  }
+  return [...links.values()];
 }
 
 /** A command whose caller has gone is dropped before it costs a transaction. */

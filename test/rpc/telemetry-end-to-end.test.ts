@@ -126,6 +126,76 @@ test("calls that the SDK sends together are one span, linked to the call of ever
   ]);
 });
 
+test("each spend of one SDK batch has its own caller's trace in the audit, and the server's batch leads to each", async () => {
+  const customers = ["own-1", "own-2", "own-3"];
+  const traces = (await Promise.all(customers.map((one) => inTrace(`run ${one}`, () => spend(one))))).map(
+    ({ traceId }) => traceId,
+  );
+  for (const [n, customerId] of customers.entries()) {
+    const audited = await auditTraces(customerId);
+    expect(audited.map(({ kind }) => kind)).toEqual(["spend.granted", "spend.committed"]);
+    expect(new Set(audited.map(({ trace_id }) => trace_id))).toEqual(new Set([traces[n]]));
+  }
+  for (const [batchName, called, step] of [
+    ["holdfast.batch authorize", "BatchAuthorizeSpend", "holdfast.authorize"],
+    ["holdfast.batch commit", "BatchCommitSpend", "holdfast.commit"],
+  ] as const) {
+    const batch = await receiver.waitFor((span) => span.name === batchName && span.traceId === traces[0]);
+    const call = await receiver.waitFor((span) => span.name === `${service}/${called}` && span.traceId === traces[0]);
+    expect(batch.parentSpanId).toBe(call.spanId);
+    const steps = await Promise.all(
+      traces.map((traceId) => receiver.waitFor((span) => span.traceId === traceId && span.name === step)),
+    );
+    // The call once, however many came with it, and the step of each trace.
+    expect(batch.links).toEqual([call, ...steps].map(({ traceId, spanId }) => ({ traceId, spanId })));
+  }
+});
+
+test("a request of a batch names its trace in any language; one that names none, or nothing well-formed, has the call's", async () => {
+  const client = createClient(SpendControlService, createGrpcTransport({ baseUrl }));
+  const call = { traceId: "c".repeat(32), spanId: "c".repeat(16) };
+  const own = { traceId: "d".repeat(32), spanId: "d".repeat(16) };
+  const parents = [`00-${own.traceId}-${own.spanId}-01`, "", "mistyped", `00-${"0".repeat(32)}-${own.spanId}-01`];
+  const headers = { authorization: `Bearer ${vaultKey}`, traceparent: `00-${call.traceId}-${call.spanId}-01` };
+  const amount = { currency: "usd", amount: "4.90" };
+  const { results } = await client.batchAuthorizeSpend(
+    {
+      requests: parents.map((traceParent, n) => ({
+        spend: { customerId: `named-${n}`, billingPeriod: "2026-11", purpose: "subscription", amount },
+        vendor: "stripe",
+        endpoint: "POST /v1/payment_intents",
+        attemptId: `${n}`.repeat(32),
+        traceParent,
+      })),
+    },
+    { headers },
+  );
+  const names = results.map(({ result }) =>
+    result.case === "response" ? result.value.authorization?.name : undefined,
+  );
+  await client.batchCommitSpend(
+    {
+      requests: parents.map((traceParent, n) => ({
+        authorization: names[n] ?? "",
+        amount,
+        vendorReference: `pi_named_${n}`,
+        traceParent,
+      })),
+    },
+    { headers },
+  );
+  for (const n of parents.keys()) {
+    const trace_id = n === 0 ? own.traceId : call.traceId;
+    expect(await auditTraces(`named-${n}`)).toEqual([
+      { kind: "spend.granted", trace_id },
+      { kind: "spend.committed", trace_id },
+    ]);
+  }
+  // By its trace an auditor finds it.
+  const { auditEvents } = await server.admin.listAuditEvents({ traceId: own.traceId, newestFirst: true });
+  expect(auditEvents.map(({ customerId }) => customerId)).toEqual(["named-0", "named-0"]);
+});
+
 test("requests that the server carries out together are linked from their batch, each one", async () => {
   const callers = Array.from({ length: 8 }, (_, n) => `apart-${n}`);
   const submit = Reflect.get(GroupCommit.prototype, "submit") as (...args: unknown[]) => Promise<unknown>;

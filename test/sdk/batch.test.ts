@@ -15,6 +15,7 @@ function laneOfDoubles(overrides: Partial<LaneOptions<number, number>> = {}) {
   const gates: (() => void)[] = [];
   const gate = () => new Promise<void>((resolve) => gates.push(resolve));
   const lane = createLane<number, number>({
+    inTrace: (request) => request,
     name: "test",
     runtime,
     bytesOf: () => 8,

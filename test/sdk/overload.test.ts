@@ -103,6 +103,7 @@ describe("a lane", () => {
   it("makes no batch larger than a message may be", async () => {
     const sizes: number[] = [];
     const lane = createLane<number, number>({
+      inTrace: (request) => request,
       name: "test",
       runtime,
       bytesOf: (bytes) => bytes,
@@ -122,6 +123,7 @@ describe("a lane", () => {
   it("goes on at the deadline when the transport never answers", async () => {
     let sent = 0;
     const lane = createLane<number, number>({
+      inTrace: (request) => request,
       name: "test",
       runtime,
       bytesOf: () => 1,
@@ -138,6 +140,7 @@ describe("a lane", () => {
   it("makes few requests of many retries while the server is away", async () => {
     let tries = 0;
     const lane = createLane<number, number>({
+      inTrace: (request) => request,
       name: "test",
       runtime,
       bytesOf: () => 1,
