@@ -24,6 +24,8 @@ export interface LeaseGuard {
   readonly fence: MessageInitShape<typeof LeaseFenceSchema>;
   /** Throws a LeaseLostError as soon as the lease is not surely held any more. */
   assertHeld(): void;
+  /** The control plane has refused a spend because the lease is no longer this process's: aborts its signal. */
+  fenced(): void;
   /** A spend is asked for under the lease. Until `settled`, the job has left something for a later run. */
   asked(spend: SpendIdentity): void;
   /** The spend of this authorization is committed, or the vendor refused it: nothing is left of it. */

@@ -9,6 +9,8 @@ export interface LeaseTrust {
   signal(this: void): AbortSignal;
   assertHeld(this: void): void;
   lost(this: void): boolean;
+  /** The control plane says that another may hold the lease, whatever this process believes. */
+  lose(this: void): void;
   /** Ends the heartbeats, and waits for one that is on its way. */
   stop(): Promise<void>;
 }
@@ -93,6 +95,7 @@ export function createLeaseTrust(options: LeaseTrustOptions): LeaseTrust {
       if (stopped || lost()) throw new LeaseLostError(options.fence.lease, options.fence.billingPeriod);
     },
     lost,
+    lose,
     async stop() {
       stopped = true;
       clear();

@@ -154,6 +154,7 @@ export async function withBillingLease<Value>(
   const guard: LeaseGuard = {
     fence,
     assertHeld: trust.assertHeld,
+    fenced: trust.lose,
     asked: ledger.asked,
     settled: ledger.settled,
     track(call) {

@@ -13,7 +13,8 @@ import type { Background } from "./background.ts";
 import type { Calls } from "./call.ts";
 import { type CallContext, checkSpend, type LeaseGuard, type SpendOption } from "./context.ts";
 import type { ControlPlane } from "./control-plane.ts";
-import { denialFigures, msToDuration } from "./convert.ts";
+import { msToDuration } from "./convert.ts";
+import { deniedError } from "./denial.ts";
 import {
   HoldfastClosedError,
   type HoldfastError,
@@ -21,7 +22,6 @@ import {
   SpendAbortedError,
   SpendAlreadyCommittedError,
   SpendAlreadyFailedError,
-  SpendDeniedError,
   SpendInDoubtError,
   SpendInProgressError,
   SpendMismatchError,
@@ -297,7 +297,7 @@ function decide(
     }
     case Disposition.DENIED:
       if (response.denial === undefined) break;
-      throw new SpendDeniedError(denialFigures(response.denial), context);
+      throw deniedError(response.denial, attempt.lease, context);
     default:
       break;
   }

@@ -1,8 +1,8 @@
 import { Disposition } from "@holdfast/api/holdfast/v1/spend_pb";
 import type { IncreaseHoldResponse } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
-import { denialFigures } from "./convert.ts";
 import type { LeaseGuard } from "./context.ts";
-import { HoldfastRefusedError, SpendDeniedError } from "./errors.ts";
+import { deniedError } from "./denial.ts";
+import { HoldfastRefusedError } from "./errors.ts";
 import { type DecimalMoney, toStripeAmount, moneyFrom } from "./money.ts";
 import { translateFailure } from "./refusal.ts";
 import type { Grant } from "./spend.ts";
@@ -53,7 +53,7 @@ export async function holdAtLeast(
   }
   if (response.disposition === Disposition.GRANTED) return;
   if (response.disposition === Disposition.DENIED && response.denial !== undefined) {
-    throw new SpendDeniedError(denialFigures(response.denial), { spend: call.spend, authorization });
+    throw deniedError(response.denial, lease, { spend: call.spend, authorization });
   }
   throw translateFailure(new Error(`disposition ${response.disposition} is not understood`), "usably", {
     spend: call.spend,

@@ -101,13 +101,11 @@ const typed = new Set([
   "VendorUnreachableError",
 ]);
 
-function judgeOutcomes({ cell, outcomes }: Subject, moved: readonly Movement[]): string[] {
+function judgeOutcomes({ outcomes }: Subject, moved: readonly Movement[]): string[] {
   return outcomes.flatMap((outcome) => {
     if ("error" in outcome) {
       const isEnded = /ALREADY_(COMMITTED|VOIDED)/.test(outcome.message) && outcome.error === "HoldfastRefusedError";
-      // Whoever gets a lease late, and begins after it has run out, is stopped by its fencing token.
-      const isFenced = cell.flow.work === "under_lease" && outcome.message.includes("(FENCING_TOKEN)");
-      const isKnown = typed.has(outcome.error) || outcome.code === "card_declined" || isEnded || isFenced;
+      const isKnown = typed.has(outcome.error) || outcome.code === "card_declined" || isEnded;
       return isKnown ? [] : [`a caller was told ${outcome.error}: ${outcome.message}`];
     }
     if (outcome.ok === "" || outcome.status !== "succeeded") return [];
