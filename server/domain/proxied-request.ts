@@ -24,11 +24,19 @@ export interface StoredAnswer {
   readonly body: string;
 }
 
-/** `generation` counts how often the request was open, and goes with the answer that is stored for it. */
+/**
+ * `generation` counts how often the request was open, and goes with the answer that is stored for it; `openMicros` is how
+ * long it is open by now.
+ */
 export type ClaimedRequest =
-  | { readonly kind: "new"; readonly generation: number }
+  | { readonly kind: "new"; readonly generation: number; readonly openMicros: bigint }
   /** Somebody is at it, or was and has ended without an answer. */
-  | { readonly kind: "open"; readonly generation: number; readonly sameBody: boolean }
+  | {
+      readonly kind: "open";
+      readonly generation: number;
+      readonly openMicros: bigint;
+      readonly sameBody: boolean;
+    }
   | {
       readonly kind: "answered";
       readonly generation: number;

@@ -19,14 +19,19 @@ export type Remembered =
       readonly retryAfterGeneration?: number | undefined;
     }
   | { readonly kind: "answer"; readonly answer: ProxyAnswer }
-  | { readonly kind: "other_body" };
+  | { readonly kind: "other_body" }
+  /** It may have been sent before, and the vendor may have forgotten its key since. */
+  | { readonly kind: "in_doubt" };
 
 /** One request that a repeat may be told the answer of. */
 export interface RequestClaim {
   /** Claims the request, or reads what became of it; may be asked again. */
   recall(): Promise<Remembered>;
-  /** Whether this request is still the one that may be sent: a claim that nobody seemed to follow is given to others. */
-  holds(): Promise<boolean>;
+  /**
+   * Whether this request is still the one that may be sent, or why not: a claim that nobody seemed to follow is given to
+   * others, and what only the vendor's memory protects is sent as long as that surely lasts.
+   */
+  mayGo(): Promise<Remembered["kind"]>;
   /**
    * The spend was tried before and did not charge: what became of that try, or after which generation the next one is.
    * Undefined where a person has to say that there is to be one.
@@ -38,9 +43,18 @@ export interface RequestClaim {
   forget(): Promise<void>;
 }
 
+export interface AskedRequest {
+  readonly endpoint: string;
+  /**
+   * Set where nothing but the vendor's memory of the request's key keeps a repeat from doing it twice: for how long that
+   * surely lasts, in milliseconds.
+   */
+  readonly keyRememberedForMs: number | undefined;
+}
+
 /** What the proxy needs of the store. */
 export interface ProxyMemory {
-  claim(key: ProxyKey, request: RequestKey, identity: Identity, endpoint: string): RequestClaim;
+  claim(key: ProxyKey, request: RequestKey, identity: Identity, asked: AskedRequest): RequestClaim;
   owns(key: ProxyKey, account: string, objectIds: readonly string[]): Promise<boolean>;
   own(key: ProxyKey, account: string, objectIds: readonly string[]): Promise<void>;
 }
@@ -101,7 +115,7 @@ export async function carryOut(
   const { key } = opened;
   const flow = request.method !== "GET" && vendor.isHarmless(request) ? "pass" : opened.flow;
   checkBody(request, flow, key);
-  const spends = flow === "begin" || flow === "continue";
+  const spends = flow === "begin" || flow === "continue" || flow === "edit";
   const identity = spends ? identify(request, key, parts.random) : undefined;
   if (identity !== undefined) identified(identity);
   if (flow === "begin" && identity === undefined) throw keyRequired(request.endpoint);
@@ -116,7 +130,8 @@ export async function carryOut(
   if (requestKey === undefined || identity === undefined) {
     return conclude(going, await send(going, identity?.spend), false);
   }
-  const claim = memory.claim(key, requestKey, identity, request.endpoint);
+  const keyRememberedForMs = flow === "edit" ? vendor.keysRememberedForMs : undefined;
+  const claim = memory.claim(key, requestKey, identity, { endpoint: request.endpoint, keyRememberedForMs });
   return carryClaimed({ ...going, identity, claim });
 }
 
@@ -128,8 +143,9 @@ async function carryClaimed(going: Going & { readonly identity: Identity; readon
   for (let tries = 1; ; tries += 1) {
     if (remembered.kind === "other_body") throw otherBody(identity);
     if (remembered.kind === "answer") return replayed(remembered.answer, identity, opened.requestId);
+    if (remembered.kind === "in_doubt") return told(going, inDoubt);
     // What goes on with an object may go on with it twice: the vendor forgets keys.
-    if (remembered.answered === true && opened.flow === "continue") return readAgain(going);
+    if (remembered.answered === true && opened.flow !== "begin") return readAgain(going);
     const { retryAfterGeneration = spend.retryAfterGeneration } = remembered;
     if (retryAfterGeneration !== undefined) spend = { ...spend, retryAfterGeneration };
     const sent = await send(going, spend);
@@ -169,9 +185,7 @@ async function send(going: Going, spend: SpendOption | undefined): Promise<Sent>
     passedKey: passedKey(key, request),
     beforeMoney: async () => {
       dead = await parts.deadness(key, spend?.customerId ?? "");
-      if (dead === undefined && identity !== undefined && (await claim?.holds()) === false) {
-        dead = otherBody(identity).refusal;
-      }
+      if (dead === undefined && identity !== undefined) dead = stopped(identity, await claim?.mayGo());
       if (dead !== undefined) throw new RefusedRequest(dead);
     },
   });
@@ -206,11 +220,14 @@ async function conclude(going: Going, sent: Sent, repeated: boolean): Promise<En
 
 /** What the vendor did not do may be asked for again in other words; what it did, and what it declined, may not. */
 async function rememberedBy(
-  { parts, claim }: Going,
+  { parts, claim, opened }: Going,
   { answer, succeeded }: { readonly answer: ProxyAnswer; readonly succeeded: boolean },
 ): Promise<void> {
   const declined = parts.vendor.isDecline(answer.status);
-  await (succeeded || declined ? claim?.remember(answer, declined) : claim?.forget());
+  if (succeeded || declined) return claim?.remember(answer, declined);
+  // Without a grant nobody but the vendor knows what became of it, and it has not said.
+  const unknown = opened.flow === "edit" && (answer.status < 400 || answer.status > 499 || answer.status === 409);
+  if (!unknown) await claim?.forget();
 }
 
 /** A key that may name objects of others makes only those its own that it surely has made. */
@@ -221,11 +238,17 @@ function madeBy({ parts, opened, request }: Going, body: string): readonly strin
   return request.method !== "GET" && request.ids.length === 0 ? ids.slice(0, 1) : [];
 }
 
-async function refused({ parts, opened, claim }: Going, sent: Sent, error: HoldfastError): Promise<Ended> {
+async function refused(going: Going, sent: Sent, error: HoldfastError): Promise<Ended> {
+  const { parts, claim } = going;
   // What is in doubt stays so, whatever has become of the key since.
   const { dead } = error instanceof SpendInDoubtError ? { dead: undefined } : sent;
-  const { refusal, nothingSent } = dead === undefined ? refusalOfSdk(error) : { refusal: dead, nothingSent: true };
+  const { refusal, nothingSent } =
+    dead === undefined ? refusalOfSdk(error) : { refusal: dead, nothingSent: dead.code !== inDoubt.code };
   if (nothingSent) await claim?.forget().catch(parts.onError);
+  return told(going, refusal);
+}
+
+function told({ parts, opened }: Going, refusal: ProxyRefusal): Ended {
   const answer = parts.vendor.dialect.answerTo(refusal, opened.requestId);
   return { answer, disposition: dispositionOf(refusal), reason: refusal.code, noted: nothingToNote };
 }
@@ -297,6 +320,35 @@ function otherBody(identity: Identity): RefusedRequest {
       : "The spend was asked for before with other parameters. Send the same ones, or name another spend.",
   );
 }
+
+/** Why a request that was let through before its grant is not sent after all. */
+function stopped(identity: Identity, found: Remembered["kind"] = "go"): ProxyRefusal | undefined {
+  switch (found) {
+    case "go":
+      return undefined;
+    case "other_body":
+      return otherBody(identity).refusal;
+    case "in_doubt":
+      return inDoubt;
+    case "answer":
+      return twinAnswered;
+  }
+}
+
+const inDoubt: ProxyRefusal = {
+  status: 409,
+  code: "spend_in_doubt",
+  message:
+    "The same request was sent before and its answer is lost, and the vendor may no longer know its Idempotency-Key: " +
+    "nothing was sent now. Look at the object; if the change is not there, send it with another key.",
+};
+
+const twinAnswered: ProxyRefusal = {
+  status: 409,
+  code: "idempotency_key_in_use",
+  message: "The same request was answered meanwhile, and nothing was sent for this one. Send it again for that answer.",
+  retry: true,
+};
 
 function noCredential(vendor: string): RefusedRequest {
   return refuse(

@@ -10,7 +10,7 @@ import {
 } from "../store/proxied-request.ts";
 import { latestGeneration, releaseAbandonedRequest } from "../store/spend-generation.ts";
 import { ownsVendorObjects, rememberVendorObjects } from "../store/vendor-object.ts";
-import type { ProxyMemory, Remembered, RequestClaim } from "./carry-out.ts";
+import type { AskedRequest, ProxyMemory, Remembered, RequestClaim } from "./carry-out.ts";
 import type { Identity } from "./identity.ts";
 import { knownOwnership } from "./owned-objects.ts";
 import type { ProxyKey } from "./policy-check.ts";
@@ -32,7 +32,7 @@ export interface MemoryParts {
 export function createProxyMemory(parts: MemoryParts): ProxyMemory {
   const { database } = parts;
   return {
-    claim: (key, request, identity, endpoint) => claimIn(parts, key, request, identity, endpoint),
+    claim: (key, request, identity, asked) => claimIn(parts, key, request, identity, asked),
     ...knownOwnership({
       owns: (key, vendorAccount, objectIds) =>
         ownsVendorObjects(
@@ -62,7 +62,7 @@ function claimIn(
   key: ProxyKey,
   request: RequestKey,
   identity: Identity,
-  endpoint: string,
+  { endpoint, keyRememberedForMs }: AskedRequest,
 ): RequestClaim {
   const { workspace, vaultKeyId } = key;
   const { customerId, billingPeriod, purpose } = identity.spend;
@@ -81,7 +81,10 @@ function claimIn(
     const claimed = await ask();
     generation = claimed.generation;
     if (claimed.kind === "new") return { kind: "go", repeated: false };
-    if (claimed.kind === "open") return claimed.sameBody ? { kind: "go", repeated: true } : { kind: "other_body" };
+    if (claimed.kind === "open") {
+      if (!claimed.sameBody) return { kind: "other_body" };
+      return (await mayBeForgotten(claimed.openMicros)) ? { kind: "in_doubt" } : { kind: "go", repeated: true };
+    }
     if (mayBeTriedAgain(claimed)) {
       const next = await reopenDeclined(database, workspace, claim, claimed.generation);
       // Somebody else was faster: what that one finds out is this one's answer too.
@@ -95,16 +98,26 @@ function claimIn(
     return answer === undefined ? { kind: "go", repeated: true, answered: true } : { kind: "answer", answer };
   }
 
-  async function holds(): Promise<boolean> {
+  async function mayGo(): ReturnType<RequestClaim["mayGo"]> {
     // Once there is a grant nobody takes the claim, so it is enough to look when there was time for that before.
-    if (Math.abs(nowMs() - recalledMs) < surelyHeldMs) return true;
+    if (Math.abs(nowMs() - recalledMs) < surelyHeldMs) return "go";
     const claimed = await claimProxiedRequest(database, cipher, workspace, claim);
-    return claimed.kind === "new" || claimed.sameBody;
+    if (claimed.kind !== "new" && !claimed.sameBody) return "other_body";
+    if (claimed.kind === "answered") return keyRememberedForMs === undefined ? "go" : "answer";
+    return (await mayBeForgotten(claimed.openMicros)) ? "in_doubt" : "go";
+  }
+
+  /** Whether nothing is left that would keep the vendor from doing it twice; what has a grant has that. */
+  async function mayBeForgotten(openMicros: bigint): Promise<boolean> {
+    if (keyRememberedForMs === undefined || openMicros < BigInt(keyRememberedForMs) * 1000n) return false;
+    return (await latestGeneration(database, workspace, identity.spend)) === undefined;
   }
 
   async function ask(): Promise<ClaimedRequest> {
     const claimed = await claimProxiedRequest(database, cipher, workspace, claim);
     if (claimed.kind !== "open" || claimed.sameBody) return claimed;
+    // That there is no grant proves nothing about what is passed on without one.
+    if (keyRememberedForMs !== undefined) return claimed;
     const released = await releaseAbandonedRequest(database, workspace, claim, identity.spend);
     return released ? claimProxiedRequest(database, cipher, workspace, claim) : claimed;
   }
@@ -145,5 +158,5 @@ function claimIn(
     await storeProxiedAnswer(database, cipher, workspace, claim, { generation, declined, answer });
   }
 
-  return { recall, holds, recallFailed, remember, forget: () => forgetProxiedRequest(database, workspace, claim) };
+  return { recall, mayGo, recallFailed, remember, forget: () => forgetProxiedRequest(database, workspace, claim) };
 }

@@ -99,6 +99,8 @@ export interface CarriedRequest {
 
 /** Carries requests to Stripe as the SDK does for an application: under a grant where they move money. */
 export interface StripeCarrier {
+  /** How long Stripe surely remembers a key, in milliseconds. */
+  readonly resendSafeForMs: number;
   /** Never rejects. A request that has begun is carried through, whoever waits for it. */
   carry(request: CarriedRequest): Promise<Carried>;
   /** No new requests; lets those that run end and delivers what waits, for at most that long. Never rejects. */
@@ -168,6 +170,7 @@ export function createStripeCarrier(options: StripeCarrierOptions): StripeCarrie
   }
 
   return {
+    resendSafeForMs: limits.resendSafeForMs,
     carry(request) {
       const work = carry(request);
       running.add(work);

@@ -9,6 +9,7 @@ import type { Flow, Pair, ProxiedVendor, ProxyRequest, RequestHead } from "./ven
 export function proxiedStripe(carrier: StripeCarrier): ProxiedVendor {
   return {
     dialect: stripeDialect,
+    keysRememberedForMs: carrier.resendSafeForMs,
     flowOf,
     isHarmless: ({ endpoint, query, fields }) =>
       isHarmless(
@@ -53,12 +54,12 @@ function flowOf({ method, path, endpoint }: RequestHead): Flow {
   switch (flow) {
     case "pass":
     case "named":
+    case "edit":
       return flow;
     case "one_call":
     case "intent":
       return "begin";
     case "step":
-    case "edit":
     case "release":
       return "continue";
   }

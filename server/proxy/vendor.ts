@@ -109,7 +109,12 @@ export type Flow =
   /** Begins a spend, so it has to say which one. */
   | "begin"
   /** Goes on with an object that may belong to a spend already; only where it does not, it has to say which one. */
-  | "continue";
+  | "continue"
+  /**
+   * The same, and passed on under the client's own idempotency key where the object belongs to a spend: nothing but the
+   * vendor's memory of that key keeps a repeat from changing the object once more.
+   */
+  | "edit";
 
 /** One request on its way to the vendor. */
 export interface Carriage {
@@ -140,6 +145,8 @@ export interface Carried {
 /** A vendor as the proxy's core sees it. */
 export interface ProxiedVendor {
   readonly dialect: VendorDialect;
+  /** How long the vendor surely remembers an idempotency key, in milliseconds. */
+  readonly keysRememberedForMs: number;
   flowOf(request: RequestHead): Flow;
   /** Whether a write, by its parameters, neither moves money nor changes what later payments do. */
   isHarmless(request: ProxyRequest): boolean;

@@ -81,6 +81,7 @@ interface ClaimRow {
   readonly generation: number;
   readonly declined: boolean;
   readonly age_micros: bigint | null;
+  readonly open_micros: bigint;
   readonly key_id: string | null;
   readonly nonce: Buffer | null;
   readonly ciphertext: Buffer | null;
@@ -99,8 +100,8 @@ export async function claimProxiedRequest(
   const [row] = await run<ClaimRow>(database, claimStatement, [workspace, ...claimValues(claim)]);
   if (row === undefined) throw new Error("claim_proxied_request returned no row");
   const { generation, same_body: sameBody } = row;
-  if (row.is_new) return { kind: "new", generation };
-  if (row.state === "OPEN") return { kind: "open", generation, sameBody };
+  if (row.is_new) return { kind: "new", generation, openMicros: row.open_micros };
+  if (row.state === "OPEN") return { kind: "open", generation, openMicros: row.open_micros, sameBody };
   return {
     kind: "answered",
     generation,

@@ -93,17 +93,19 @@ async function declined(asked: Asked = {}): Promise<ProxiedRequestClaim> {
 }
 
 describe("a claim", () => {
-  test("is new once; a repeat learns that it is open, and whether it asks for the same", async () => {
-    expect(await claim(claimOf())).toEqual({ kind: "new", generation: 1 });
-    expect(await claim(claimOf())).toEqual({ kind: "open", generation: 1, sameBody: true });
-    expect(await claim(claimOf({ body: "amount=11" }))).toEqual({ kind: "open", generation: 1, sameBody: false });
-    expect(await claim(claimOf({ card: "amex" }))).toEqual({ kind: "open", generation: 1, sameBody: false });
+  test("is new once; a repeat learns since when it is open, and whether it asks for the same", async () => {
+    expect(await claim(claimOf())).toEqual({ kind: "new", generation: 1, openMicros: 0n });
+    await clock.advance(61_000);
+    const open = { kind: "open", generation: 1, openMicros: 61_000_000n };
+    expect(await claim(claimOf())).toEqual({ ...open, sameBody: true });
+    expect(await claim(claimOf({ body: "amount=11" }))).toEqual({ ...open, sameBody: false });
+    expect(await claim(claimOf({ card: "amex" }))).toEqual({ ...open, sameBody: false });
   });
 
   test("whose answer of the database was lost is new again when it asks again", async () => {
     const one = claimOf();
     await claim(one);
-    expect(await claim(one)).toEqual({ kind: "new", generation: 1 });
+    expect(await claim(one)).toEqual({ kind: "new", generation: 1, openMicros: 0n });
   });
 
   test("of another key, request or workspace has nothing to do with it", async () => {
@@ -119,7 +121,7 @@ describe("a claim", () => {
     const second = claim(claimOf({ body: "amount=11" }));
     await paused.expectBlocking(second);
     await paused.commit();
-    expect(await second).toEqual({ kind: "open", generation: 1, sameBody: false });
+    expect(await second).toEqual({ kind: "open", generation: 1, openMicros: 0n, sameBody: false });
   });
 
   test("that waits for a transaction that is rolled back is new", async () => {
@@ -233,8 +235,13 @@ describe("a declined request", () => {
     await declined();
     const again = claimOf({ card: "amex" });
     expect(await reopen(again, 1)).toBe(2);
-    expect(await claim(claimOf({ card: "amex" }))).toEqual({ kind: "open", generation: 2, sameBody: true });
-    expect(await claim(claimOf())).toEqual({ kind: "open", generation: 2, sameBody: false });
+    expect(await claim(claimOf({ card: "amex" }))).toEqual({
+      kind: "open",
+      generation: 2,
+      openMicros: 0n,
+      sameBody: true,
+    });
+    expect(await claim(claimOf())).toEqual({ kind: "open", generation: 2, openMicros: 0n, sameBody: false });
     expect(await store(again, answered("late", 402), { generation: 1, declined: true })).toBe(false);
     expect(await store(again, answered("paid"), { generation: 2 })).toBe(true);
     const paid = { kind: "answered", generation: 2, declined: false, answer: { body: "paid" } };
@@ -280,7 +287,7 @@ describe("a claim that is taken back", () => {
     const one = claimOf();
     await claim(one);
     await forget(one);
-    expect(await claim(claimOf({ body: "amount=11" }))).toEqual({ kind: "new", generation: 1 });
+    expect(await claim(claimOf({ body: "amount=11" }))).toEqual({ kind: "new", generation: 1, openMicros: 0n });
   });
 
   test("is only the one that has made the row, and only while it is open", async () => {

@@ -95,13 +95,14 @@ create table holdfast.vendor_objects (
 
 -- Makes the row of a request, or reads the one that is there. The caller whose claim it is gets it as new also when it
 -- asks again. A loser reads in a statement of its own, which sees what the winner has committed; where the row is gone
--- by then, there is nothing to lose to.
+-- by then, there is nothing to lose to. `open_micros` counts since it was
+-- opened last.
 create function holdfast.claim_proxied_request(
   p_workspace text, p_vault_key text, p_request_key bytea, p_endpoint text, p_body bytea, p_retry bytea,
   p_customer text, p_period text, p_purpose text, p_claim text
 ) returns table (
   is_new boolean, state text, same_body boolean, same_retry boolean, generation integer, declined boolean,
-  age_micros bigint, key_id text, nonce bytea, ciphertext bytea
+  age_micros bigint, open_micros bigint, key_id text, nonce bytea, ciphertext bytea
 )
 language plpgsql volatile
 as $$
@@ -125,8 +126,8 @@ begin
       return query select r.state = 'OPEN' and r.claim_id = p_claim, r.state,
         r.endpoint = p_endpoint and coalesce(r.reopened_sha256, r.body_sha256) = p_body,
         r.endpoint = p_endpoint and r.retry_sha256 = p_retry, r.generation, r.declined,
-        greatest(0, floor(extract(epoch from v_now - r.answer_time) * 1000000))::bigint, r.key_id, r.nonce,
-        r.ciphertext;
+        greatest(0, floor(extract(epoch from v_now - r.answer_time) * 1000000))::bigint,
+        greatest(0, floor(extract(epoch from v_now - r.open_time) * 1000000))::bigint, r.key_id, r.nonce, r.ciphertext;
       return;
     end if;
   end loop;
