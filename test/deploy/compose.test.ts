@@ -36,7 +36,11 @@ const servers = services.filter(([name]) => /^holdfast-\d$/.test(name)).map(([, 
 
 /** As Compose puts the variables of the shell into a value. */
 function interpolated(environment: Readonly<Record<string, string>> = {}): Record<string, string> {
-  const shell: Record<string, string> = { HOLDFAST_OPERATOR_TOKEN: operatorToken, POSTGRES_PASSWORD: "secret" };
+  const shell: Record<string, string> = {
+    HOLDFAST_OPERATOR_TOKEN: operatorToken,
+    POSTGRES_PASSWORD: "secret",
+    HOLDFAST_CREDENTIAL_KEY: Buffer.alloc(32, 1).toString("base64"),
+  };
   return Object.fromEntries(
     Object.entries(environment).map(([name, value]) => [
       name,
@@ -66,10 +70,17 @@ test("every image is pinned to a version", () => {
 describe("its servers", () => {
   test("are three, found by one name, each on a port of the loopback, with a settings that a server takes", () => {
     expect(servers).toHaveLength(3);
-    expect(new Set(servers.flatMap(({ ports }) => ports)).size).toBe(3);
+    expect(new Set(servers.flatMap(({ ports = [] }) => ports.map((port) => port.split(":")[1]))).size).toBe(6);
     for (const server of servers) {
       const config = readConfig({ ...imageEnv, ...interpolated(server.environment) }, []);
-      expect(server.ports).toEqual([expect.stringMatching(new RegExp(`^127\\.0\\.0\\.1:\\d+:${config.port}$`))]);
+      const { port: proxied, host, names } = config.stripeProxy ?? expect.fail("no Stripe proxy");
+      expect(server.ports).toEqual(
+        [config.port, proxied].map(
+          (port) => expect.stringMatching(new RegExp(`^127\\.0\\.0\\.1:\\d+:${port}$`)) as string,
+        ),
+      );
+      // Whoever is told of an address here may use it.
+      expect([host, ...names]).toEqual(["0.0.0.0", "holdfast", "localhost", "127.0.0.1"]);
       expect(server.networks?.default?.aliases).toEqual(["holdfast"]);
       // Otherwise a server that drains is killed.
       expect(Number(/^(\d+)s$/.exec(server.stop_grace_period ?? "")?.[1]) * 1000).toBeGreaterThan(

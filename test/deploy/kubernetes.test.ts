@@ -57,9 +57,12 @@ function environment(documents: Document[], { spec }: Document): Record<string, 
   const maps = envFrom.flatMap(({ configMapRef }: Document) =>
     Object.entries(find(documents, "ConfigMap", configMapRef.name).data),
   );
-  const own = env.map(({ name, value, valueFrom }: Document) => {
+  const own = env.flatMap(({ name, value, valueFrom }: Document) => {
     if (valueFrom !== undefined) expect(valueFrom.secretKeyRef).toMatchObject({ name: "holdfast", key: name });
-    return [name, value ?? secrets[name]];
+    const given = value ?? secrets[name];
+    // Only what a server can do without may be missing in the secret.
+    expect(given === undefined).toBe(valueFrom?.secretKeyRef.optional === true);
+    return given === undefined ? [] : [[name, given]];
   });
   return { HOLDFAST_HOST: "0.0.0.0", ...Object.fromEntries(maps), ...Object.fromEntries(own) };
 }
@@ -72,6 +75,7 @@ function checkServers(documents: Document[]): void {
   const config = readConfig(environment(documents, spec.template), []);
   expect(container.ports).toEqual([
     { name: "grpc", containerPort: config.port },
+    { name: "stripe-proxy", containerPort: config.stripeProxy?.port },
     { name: "metrics", containerPort: config.metricsPort?.port },
   ]);
   expect(spec.replicas).toBe(3);
@@ -101,12 +105,22 @@ function checkServers(documents: Document[]): void {
   const services = documents.filter(({ kind }) => kind === "Service");
   expect(services.map(({ metadata }) => `${metadata.name}`).toSorted()).toEqual(["holdfast", "holdfast-each"]);
   for (const service of services) {
-    expect(service.spec.ports).toEqual([{ name: "grpc", port: config.port, targetPort: "grpc" }]);
+    const ports = [{ name: "grpc", port: config.port, targetPort: "grpc" }];
+    // Clients of Stripe take one address.
+    if (service.metadata.name === "holdfast") {
+      ports.push({ name: "stripe-proxy", port: config.stripeProxy?.port ?? 0, targetPort: "stripe-proxy" });
+      expect(config.stripeProxy).toMatchObject({ host: "0.0.0.0" });
+      const { name, namespace } = service.metadata;
+      const called = ["", `.${namespace}`, `.${namespace}.svc`, `.${namespace}.svc.cluster.local`];
+      if (namespace !== undefined) expect(config.stripeProxy?.names).toEqual(called.map((rest) => `${name}${rest}`));
+    }
+    expect(service.spec.ports).toEqual(ports);
     expect(spec.template.metadata.labels).toMatchObject(service.spec.selector);
   }
   const { spec: network } = find(documents, "NetworkPolicy");
   expect(network.ingress.flatMap(({ ports }: Document) => ports)).toEqual([
     { port: config.port, protocol: "TCP" },
+    { port: config.stripeProxy?.port, protocol: "TCP" },
     { port: config.metricsPort?.port, protocol: "TCP" },
   ]);
   expect(spec.template.metadata.labels).toMatchObject(find(documents, "PodDisruptionBudget").spec.selector.matchLabels);
