@@ -15,6 +15,10 @@ export interface BenchResult {
   readonly table: readonly string[];
   /** Two contenders of one run against each other, by a name that stays. */
   readonly ratios: Readonly<Record<string, number>>;
+  /** Names of ratios that this machine cannot give, because a contender is not installed. */
+  readonly absent?: readonly string[];
+  /** Speed of this checkout over that of the other one, by what was done; more is faster. */
+  readonly against?: Readonly<Record<string, number>>;
 }
 
 /** Contenders run in turn within one run, so that what disturbs the machine disturbs all of them. */

@@ -5,8 +5,25 @@ import { once } from "node:events";
 export interface Child {
   /** What it said when it was ready: an object without functions. */
   readonly ready: Readonly<Record<string, string>>;
+  /** Has it do something that it serves. Rejects with what it threw there, or when it has ended. */
+  ask<Answer>(what: string, given?: unknown): Promise<Answer>;
   /** Ends it, and waits until it has ended. */
   close(): Promise<void>;
+}
+
+/** What a child does when it is asked to: takes and gives what JSON carries. */
+export type Served = Readonly<Record<string, (given: never) => Promise<unknown>>>;
+
+interface Ask {
+  readonly id: number;
+  readonly what: string;
+  readonly given: unknown;
+}
+
+interface Answer {
+  readonly id: number;
+  readonly value?: unknown;
+  readonly error?: string;
 }
 
 /**
@@ -26,10 +43,34 @@ export async function startChild(
   if (first instanceof Error) throw new Error(`${file.pathname} did not start`, { cause: first });
   return {
     ready: (first as [Readonly<Record<string, string>>])[0],
+    ask: asking(child, file.pathname),
     async close() {
       closeChannel(child);
       await ended;
     },
+  };
+}
+
+function asking(child: ChildProcess, name: string): Child["ask"] {
+  const waiting = new Map<number, PromiseWithResolvers<unknown>>();
+  let asked = 0;
+  child.on("message", ({ id, value, error }: Answer) => {
+    const promise = waiting.get(id);
+    waiting.delete(id);
+    if (error === undefined) promise?.resolve(value);
+    else promise?.reject(new Error(`${name}: ${error}`));
+  });
+  child.once("exit", (code) => {
+    for (const { reject } of waiting.values()) reject(new Error(`${name} ended with exit code ${code}`));
+  });
+  return <Result>(what: string, given?: unknown) => {
+    asked += 1;
+    const answer = Promise.withResolvers<unknown>();
+    waiting.set(asked, answer);
+    child.send({ id: asked, what, given } satisfies Ask, (error) => {
+      if (error !== null) answer.reject(error);
+    });
+    return answer.promise as Promise<Result>;
   };
 }
 
@@ -44,11 +85,32 @@ export function given(): Readonly<Record<string, string>> {
 }
 
 /** In a child: tells the parent that it is ready, and ends the process after `close` when the parent leaves. */
-export function serveParent(ready: Readonly<Record<string, string>>, close: () => Promise<void>): void {
+export function serveParent(
+  ready: Readonly<Record<string, string>>,
+  close: () => Promise<void>,
+  served: Served = {},
+): void {
   process.once("disconnect", () => {
     void close().finally(() => process.exit());
   });
   // Signals go to the whole group: the parent ends its children in its own time.
   for (const signal of ["SIGINT", "SIGTERM"] as const) process.on(signal, () => {});
+  process.on("message", ({ id, what, given: asked }: Ask) => {
+    void (async () => {
+      const serve = served[what];
+      if (serve === undefined) throw new Error(`nothing is served as ${what}`);
+      return await serve(asked as never);
+    })().then(
+      (value) => process.send?.({ id, value } satisfies Answer),
+      (error: unknown) => process.send?.({ id, error: describe(error) } satisfies Answer),
+    );
+  });
   process.send?.(ready);
+}
+
+function describe(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  return error.cause === undefined
+    ? (error.stack ?? error.message)
+    : `${error.stack} caused by ${describe(error.cause)}`;
 }

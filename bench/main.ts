@@ -1,9 +1,11 @@
 import { parseArgs } from "node:util";
 import type { Bench } from "./bench.ts";
+import { engineBench } from "./engine/engine.ts";
 import { proxyBench } from "./proxy/proxy.ts";
 
 /** Every bench, by the name that the command line takes. */
 const benches: Readonly<Record<string, Bench>> = {
+  engine: engineBench,
   proxy: proxyBench,
 };
 
@@ -51,5 +53,8 @@ for (const name of names) {
   for (const line of result.table) process.stdout.write(`${line}\n`);
   for (const [ratio, value] of Object.entries(result.ratios))
     process.stdout.write(`ratio ${ratio} ${value.toFixed(2)}\n`);
+  for (const ratio of result.absent ?? []) process.stdout.write(`ratio ${ratio} absent\n`);
+  for (const [name, value] of Object.entries(result.against ?? {}))
+    process.stdout.write(`against ${name} ${value.toFixed(2)}\n`);
 }
 if (values.json) process.stdout.write(`${JSON.stringify(results)}\n`);
