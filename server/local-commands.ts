@@ -1,4 +1,4 @@
-import { startApp } from "./app.ts";
+import { type App, startApp } from "./app.ts";
 import { type Config, readConfig } from "./config.ts";
 import { openQuickstart, printQuickstart, printRefusedToken, quickstartConfig } from "./quickstart.ts";
 import { recoveryReport } from "./recovery-report.ts";
@@ -41,11 +41,11 @@ async function serve(config: Config): Promise<undefined> {
   const app = await startApp(prepared);
   stopOnSignals(() => app.close());
   if (embedded === undefined) return;
-  const proxyLine = app.stripeProxyUrl === undefined ? "" : `Stripe proxy: ${app.stripeProxyUrl}\n`;
+  const others = otherAddresses(app);
   if (prepared.tls !== undefined) {
     // Whether its own client would trust the certificate cannot be known, so nothing is tried out.
     process.stdout.write(`Holdfast is running at ${app.url}\noperator token: ${prepared.operatorToken ?? ""}\n`);
-    process.stdout.write(proxyLine);
+    process.stdout.write(others);
     return;
   }
   try {
@@ -53,12 +53,21 @@ async function serve(config: Config): Promise<undefined> {
     // Services have vault keys: that nobody can look after it for now is no reason to stop.
     if (quickstart === undefined) printRefusedToken(app.url, embedded.dataFolder);
     else printQuickstart(quickstart);
-    process.stdout.write(proxyLine);
+    process.stdout.write(others);
   } catch (error) {
     // What was promised cannot be shown, and a server nobody can talk to is no use.
     await app.close();
     throw error;
   }
+}
+
+/** Where else it listens, a line each. */
+function otherAddresses({ stripeProxyUrl, metricsUrl }: Pick<App, "stripeProxyUrl" | "metricsUrl">): string {
+  const lines = [
+    ["Stripe proxy", stripeProxyUrl],
+    ["metrics", metricsUrl],
+  ] as const;
+  return lines.map(([name, url]) => (url === undefined ? "" : `${name}: ${url}\n`)).join("");
 }
 
 async function migrateOnly(config: Config): Promise<number> {
