@@ -1,11 +1,13 @@
 import { parseArgs } from "node:util";
 import type { Bench } from "./bench.ts";
 import { engineBench } from "./engine/engine.ts";
+import { rpcBench } from "./engine/rpc.ts";
 import { proxyBench } from "./proxy/proxy.ts";
 
 /** Every bench, by the name that the command line takes. */
 const benches: Readonly<Record<string, Bench>> = {
   engine: engineBench,
+  rpc: rpcBench,
   proxy: proxyBench,
 };
 

@@ -1,15 +1,19 @@
 import { randomBytes } from "node:crypto";
+import { create } from "@bufbuild/protobuf";
+import { AuthorizeSpendRequestSchema } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
 import type * as config from "../../server/config.ts";
 import type * as figures from "../../server/figures.ts";
 import type * as queues from "../../server/queues.ts";
+import type * as authorize from "../../server/rpc/authorize.ts";
 import type * as instance from "../../server/store/instance.ts";
 import type * as migrate from "../../server/store/migrate.ts";
 import type * as postgres from "../../server/store/postgres.ts";
 import type * as vaultKeyUse from "../../server/store/vault-key-use.ts";
 import type * as telemetry from "../../server/telemetry.ts";
 import { moduleOf } from "./checkout.ts";
-import { type Contender, type Load, nextAttempt, someCustomer, type Surroundings, amountMicros } from "./contender.ts";
-import { countedIn, endpoint, vaultKeyId, writePolicy } from "./policy.ts";
+import { type Contender, type Load, nextAttempt, someCustomer, type Surroundings } from "./contender.ts";
+import { countedIn, vaultKeyId, writePolicy } from "./policy.ts";
+import { newRequest } from "./rpc-calls.ts";
 
 type Command = Parameters<ReturnType<typeof queues.authorizeQueue>["submit"]>[1];
 
@@ -17,6 +21,7 @@ type Command = Parameters<ReturnType<typeof queues.authorizeQueue>["submit"]>[1]
 async function partsOf(root: string) {
   return {
     ...(await moduleOf<typeof config>(root, "server/config.ts")),
+    ...(await moduleOf<typeof authorize>(root, "server/rpc/authorize.ts")),
     ...(await moduleOf<typeof queues>(root, "server/queues.ts")),
     ...(await moduleOf<typeof figures>(root, "server/figures.ts")),
     ...(await moduleOf<typeof telemetry>(root, "server/telemetry.ts")),
@@ -48,6 +53,13 @@ export async function openHoldfast({ connection, folder, root, isFirst }: Surrou
   await instance.start(now.pool);
   if (isFirst) await writePolicy(now.pool);
   const never = new AbortController().signal;
+  // What a handler makes of a request. Of the next ones it is the same, but for what names the spend.
+  const first = parts.authorizeCommand(create(AuthorizeSpendRequestSchema, newRequest()), vaultKeyId, "");
+  const newCommand = (): Command => ({
+    ...first,
+    spend: { ...first.spend, customerId: someCustomer(), purpose: `bench-${process.pid}-${nextAttempt()}` },
+    attemptId: randomBytes(16).toString("hex"),
+  });
   return {
     async attempt(load) {
       const { disposition } = await now.queue.submit(load, newCommand(), never);
@@ -62,29 +74,5 @@ export async function openHoldfast({ connection, folder, root, isFirst }: Surrou
       await now.pool.end();
       await telemetry.shutdown();
     },
-  };
-}
-
-/** A new spend, as a PaymentIntent of the SDK asks for one. */
-export function newCommand(): Command {
-  return {
-    vaultKeyId,
-    spend: { customerId: someCustomer(), billingPeriod: "2026-11", purpose: `bench-${process.pid}-${nextAttempt()}` },
-    amount: { currency: "usd", micros: BigInt(amountMicros) as Command["amount"]["micros"] },
-    vendor: "stripe",
-    vendorAccount: "",
-    endpoint,
-    direction: "SPEND",
-    refundOf: "",
-    settlement: "TWO_STEP",
-    resendSafeForMs: undefined,
-    // Longer than a bench takes: what is counted afterwards must still be held.
-    holdForMs: 24 * 3_600_000,
-    attemptId: randomBytes(16).toString("hex"),
-    bodyFingerprint: "0".repeat(64),
-    retryAfterGeneration: 0,
-    continueVendorReference: "",
-    fence: undefined,
-    traceId: "",
   };
 }
