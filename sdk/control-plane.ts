@@ -31,7 +31,8 @@ import { type RetryBudget, withRetries } from "./retry.ts";
 import { overloadedFailure, requestErrorToFailure, type RpcFailure, toRpcFailure } from "./rpc-failure.ts";
 import type { Runtime } from "./runtime.ts";
 import { createSlots } from "./slots.ts";
-import { injectTraceContext } from "./telemetry.ts";
+import { injectTraceContext, inSpan } from "./telemetry.ts";
+import { ATTRIBUTES } from "./telemetry-attributes.ts";
 
 /** `signal` ends the waiting for a turn and between tries, but not a request that was sent. */
 type Rpc<Schema extends DescMessage, Answer> = (
@@ -127,6 +128,8 @@ export function createControlPlane(options: ControlPlaneOptions): ControlPlane {
       );
   }
   const get = unary(client.getAuthorization);
+  const [acquire, renew] = [unary(client.acquireBillingLease), unary(client.renewBillingLease)];
+  const release = unary(client.releaseBillingLease);
   async function find(lookup: Lookup, deadline: number): Promise<Authorization | undefined> {
     try {
       return (await get({ lookup }, deadline)).authorization;
@@ -158,10 +161,17 @@ export function createControlPlane(options: ControlPlaneOptions): ControlPlane {
     listUnsettled: unary(client.listUnsettledAuthorizations),
     listCommitted: unary(client.listCommittedAuthorizations),
     reportReconciliation: unary(client.reportReconciliation),
-    acquireLease: unary(client.acquireBillingLease),
-    renewLease: unary(client.renewBillingLease),
-    releaseLease: unary(client.releaseBillingLease),
+    acquireLease: (request, ...waiting) =>
+      inSpan("holdfast.acquire_lease", leaseOf(request), () => acquire(request, ...waiting)),
+    renewLease: (request, ...waiting) =>
+      inSpan("holdfast.renew_lease", leaseOf(request), () => renew(request, ...waiting)),
+    releaseLease: (request, ...waiting) =>
+      inSpan("holdfast.release_lease", leaseOf(request), () => release(request, ...waiting)),
   };
+}
+
+function leaseOf({ lease = "", billingPeriod = "" }: { readonly lease?: string; readonly billingPeriod?: string }) {
+  return { [ATTRIBUTES.lease]: lease, [ATTRIBUTES.billingPeriod]: billingPeriod };
 }
 
 function callHeaders(vaultKey: string | undefined): Headers {

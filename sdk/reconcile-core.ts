@@ -2,6 +2,8 @@ import { type DecimalMoney, moneyFrom, toStripeAmount } from "./money.ts";
 import { type Look, look, type Looking, placeOf, type Reconcilable } from "./reconcile-look.ts";
 import type { StripeReader } from "./reconcile-stripe.ts";
 import { text, type Verdict } from "./stripe-object.ts";
+import { inSpan } from "./telemetry.ts";
+import { ATTRIBUTES } from "./telemetry-attributes.ts";
 
 /** What became of one authorization. */
 export interface ReconcileStep {
@@ -91,8 +93,12 @@ export async function reconcileEach<Row extends Reconcilable>(
   const steps: ReconcileStep[] = [];
   for (const row of rows) {
     if (run.reader.spent() || (await run.goOn?.()) === false) return { steps, complete: false };
-    const found = await look(looking, rows, row);
-    const step = await settle(run.desk, row, found);
+    const attributes = { [ATTRIBUTES.authorization]: `authorizations/${row.mark}` };
+    const step = await inSpan("holdfast.reconcile_step", attributes, async (span) => {
+      const settled = await settle(run.desk, row, await look(looking, rows, row));
+      span.setAttribute(ATTRIBUTES.outcome, settled.outcome);
+      return settled;
+    });
     steps.push(step);
     run.onStep?.(step, row);
   }

@@ -1,5 +1,7 @@
 import { type Runtime, sleep } from "./runtime.ts";
 import { isRecord } from "./stripe-send.ts";
+import { inSpan } from "./telemetry.ts";
+import { ATTRIBUTES } from "./telemetry-attributes.ts";
 
 type StripeObject = Readonly<Record<string, unknown>>;
 
@@ -80,7 +82,11 @@ export function createStripeReader({ get, runtime, maxReads, signal }: StripeRea
       if (silent >= SILENT_READS_MAX) return { kind: "unreadable", why: "Stripe does not answer" };
       if (reads >= maxReads) return { kind: "unreadable", why: `the limit of ${maxReads} reads is used up` };
       reads += 1;
-      const read = await get(path, account);
+      const read = await inSpan("holdfast.vendor_read", { [ATTRIBUTES.vendor]: "stripe" }, async (span) => {
+        const answer = await get(path, account);
+        if (answer.kind === "answer") span.setAttribute(ATTRIBUTES.vendorStatus, answer.status);
+        return answer;
+      });
       if (read.kind === "answer") {
         const { status, body } = read;
         if (status === 404) {

@@ -11,6 +11,8 @@ import { createStripeReader, type StripeReader } from "./reconcile-stripe.ts";
 import { translateFailure } from "./refusal.ts";
 import type { StripeLike } from "./stripe.ts";
 import { text } from "./stripe-object.ts";
+import { inSpan } from "./telemetry.ts";
+import { ATTRIBUTES } from "./telemetry-attributes.ts";
 
 /** How far a reconciliation goes, and who learns of it. */
 export interface ReconcileOptions {
@@ -78,10 +80,18 @@ const READS_LIMIT = 100_000;
  * really charged; gives headroom back only where the object was seen ended, or after the quarantine. Safe to run on
  * several replicas and to stop at any step. Rejects with a HoldfastError if the control plane does not answer.
  */
-export async function reconcile(
+export function reconcile(
   settings: DeskSettings,
   stripe: StripeLike,
   options: ReconcileOptions = {},
+): Promise<ReconcileReport> {
+  return inSpan("holdfast.reconcile", { [ATTRIBUTES.vendor]: "stripe" }, () => carryOut(settings, stripe, options));
+}
+
+async function carryOut(
+  settings: DeskSettings,
+  stripe: StripeLike,
+  options: ReconcileOptions,
 ): Promise<ReconcileReport> {
   const { maxReads = READS_DEFAULT, signal, since, onProgress } = options;
   checkNumber("maxReads", maxReads, { min: 1, max: READS_LIMIT, unit: "reads" });

@@ -2,6 +2,7 @@
 export const ATTRIBUTES = {
   customerId: "holdfast.customer_id",
   billingPeriod: "holdfast.billing_period",
+  lease: "holdfast.lease.name",
   purpose: "holdfast.purpose",
   authorization: "holdfast.authorization",
   generation: "holdfast.generation",

@@ -19,22 +19,14 @@ import {
 } from "@opentelemetry/semantic-conventions";
 import { Code, ConnectError, type HandlerContext, type Interceptor } from "@connectrpc/connect";
 import { HoldfastError } from "../domain/errors.ts";
-import { originOf, withOrigin } from "../store/trace-origin.ts";
+import { withOrigin } from "../store/trace-origin.ts";
 import { attribute } from "../telemetry-attributes.ts";
 import { measure, metric } from "../telemetry-metrics.ts";
 import { principalKey } from "./auth.ts";
 
-const scope = "holdfast";
+export { currentTraceId } from "../store/trace-origin.ts";
 
-/**
- * The W3C trace id of what is being served, 32 lower-case hex digits: that which a request of a batch names, else that of
- * the call. Undefined outside of one.
- */
-export function currentTraceId(): string | undefined {
-  const active = context.active();
-  const current = originOf(active) ?? trace.getSpanContext(active);
-  return current === undefined || !trace.isSpanContextValid(current) ? undefined : current.traceId;
-}
+const scope = "holdfast";
 
 /** Runs `fn` for the trace that a request names; for that of its call where it names none, or nothing well-formed. */
 export function inTraceOf<Result>(traceParent: string, fn: () => Result): Result {

@@ -1,4 +1,4 @@
-import { type Context, createContextKey, type SpanContext } from "@opentelemetry/api";
+import { type Context, context, createContextKey, type SpanContext, trace } from "@opentelemetry/api";
 
 const key = createContextKey("holdfast.origin");
 
@@ -13,4 +13,14 @@ export function originOf(context: Context): SpanContext | undefined {
 /** The same context for a command that comes from there. The parent of new spans stays what it is. */
 export function withOrigin(context: Context, origin: SpanContext): Context {
   return context.setValue(key, origin);
+}
+
+/**
+ * The W3C trace id of what is being done, 32 lower-case hex digits: that of its origin, else that of the active span.
+ * Undefined outside of both.
+ */
+export function currentTraceId(): string | undefined {
+  const active = context.active();
+  const current = originOf(active) ?? trace.getSpanContext(active);
+  return current === undefined || !trace.isSpanContextValid(current) ? undefined : current.traceId;
 }

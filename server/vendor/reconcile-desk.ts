@@ -13,6 +13,7 @@ import type { Database } from "../store/database.ts";
 import type { GroupCommit } from "../store/group-commit.ts";
 import { reportReconciliation } from "../store/reconcile.ts";
 import { type CommitResult, type Settled, voidSpend } from "../store/spend.ts";
+import { currentTraceId } from "../store/trace-origin.ts";
 
 /** How the audit names what is settled here. */
 const actor: Actor = { kind: "server", id: "reconciler" };
@@ -85,7 +86,14 @@ export function createServerDesk(options: DeskOptions): ReconcileDesk<Row> {
     commit: ({ authorization }, money, vendorReference) =>
       settled(async () => {
         const amount = parseAmount(money.currency, money.amount, "amount", true);
-        const command = { actor, authorization, amount, vendorReference, attemptId: "", traceId: "" };
+        const command = {
+          actor,
+          authorization,
+          amount,
+          vendorReference,
+          attemptId: "",
+          traceId: currentTraceId() ?? "",
+        };
         return await commits.submit(workspace, command, neverAborted);
       }),
     void: (row, proof) =>
@@ -99,7 +107,7 @@ export function createServerDesk(options: DeskOptions): ReconcileDesk<Row> {
           vendorReplayed: false,
           vendorReference: proof.evidence === "TOMBSTONE" ? proof.vendorReference : "",
           reason: "",
-          traceId: "",
+          traceId: currentTraceId() ?? "",
           ...lookOf(row),
         }),
       ),
@@ -117,7 +125,7 @@ export function createServerDesk(options: DeskOptions): ReconcileDesk<Row> {
           vendorState,
           note,
           followForMs,
-          traceId: "",
+          traceId: currentTraceId() ?? "",
           ...lookOf(row),
         }),
       );

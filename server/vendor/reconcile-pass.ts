@@ -1,3 +1,4 @@
+import { SpanStatusCode, trace } from "@opentelemetry/api";
 import {
   reconcileEach,
   type ReconcileDesk,
@@ -15,6 +16,7 @@ import { readLookTime } from "../store/reconcile.ts";
 import { claimVendor, listUnsettledOfVendor, releaseVendor } from "../store/reconciler.ts";
 import type { CommitResult } from "../store/spend.ts";
 import { credentialOfVendor, noteVendorAnswer, openSecret } from "../store/vendor-credential.ts";
+import { attribute } from "../telemetry-attributes.ts";
 import { compareStep } from "./comparison.ts";
 import type { Pace } from "./pace.ts";
 import { createPassAccounts, foreignAccount, type PassAccounts } from "./pass-accounts.ts";
@@ -73,7 +75,31 @@ export async function reconcileVendor(
   const token = runtime.random.hex128();
   const silentBefore = await claimVendor(database, workspace, vendor, token);
   if (silentBefore === undefined) return;
-  const pass = await openPass(settings, { workspace, vendor, token, pace });
+  await traced(workspace, vendor, () => carryOut(settings, { workspace, vendor, token, pace }, silentBefore));
+}
+
+const tracer = trace.getTracer("holdfast");
+
+/** A turn is a trace of its own: nobody's call waits for it. */
+function traced(workspace: string, vendor: string, turn: () => Promise<void>): Promise<void> {
+  const attributes = { [attribute.workspace]: workspace, [attribute.vendor]: vendor };
+  return tracer.startActiveSpan("holdfast.reconcile", { attributes, root: true }, async (span) => {
+    try {
+      await turn();
+    } catch (error) {
+      span.setStatus({ code: SpanStatusCode.ERROR });
+      throw error;
+    } finally {
+      span.end();
+    }
+  });
+}
+
+/** `silentBefore`: how often the vendor gave no answer until now. */
+async function carryOut(settings: PassSettings, turn: Turn, silentBefore: number): Promise<void> {
+  const { database, runtime } = settings;
+  const { workspace, vendor, token } = turn;
+  const pass = await openPass(settings, turn);
   let failed = true;
   try {
     if (pass !== undefined) {

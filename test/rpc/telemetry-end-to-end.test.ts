@@ -33,6 +33,20 @@ afterAll(async () => {
   await receiver.close();
 });
 
+/** Calls as the service does, without the SDK. */
+function client() {
+  const transport = createGrpcTransport({
+    baseUrl,
+    interceptors: [
+      (next) => (request) => {
+        request.header.set("authorization", `Bearer ${vaultKey}`);
+        return next(request);
+      },
+    ],
+  });
+  return createClient(SpendControlService, transport);
+}
+
 /** Runs `fn` below a new root span of the application. */
 async function inTrace<T>(name: string, fn: (span: Span) => Promise<T>): Promise<{ traceId: string; value: T }> {
   const span = trace.getTracer("application").startSpan(name, {}, ROOT_CONTEXT);
@@ -251,6 +265,64 @@ test("requests that the server carries out together are linked from their batch,
   for (const [n, customerId] of callers.entries()) {
     expect(await auditTraces(customerId)).toEqual([{ kind: "spend.granted", trace_id: ids[n]?.traceId }]);
   }
+});
+
+test("a billing job's lease is in its trace: asked for, kept by heartbeats, and given back", async () => {
+  const { traceId, value } = await inTrace("nightly job", (job) =>
+    holdfast.withBillingLease({ lease: "nightly", billingPeriod: "2026-11", ttlMs: 1_000 }, async () => {
+      const { traceId: ours } = job.spanContext();
+      await receiver.waitFor((span) => span.traceId === ours && span.name === "holdfast.renew_lease");
+    }),
+  );
+  expect(value.acquired).toBe(true);
+  for (const [step, called] of [
+    ["holdfast.acquire_lease", "AcquireBillingLease"],
+    ["holdfast.renew_lease", "RenewBillingLease"],
+    ["holdfast.release_lease", "ReleaseBillingLease"],
+  ] as const) {
+    const call = await receiver.waitFor((span) => span.traceId === traceId && span.name === `${service}/${called}`);
+    expect(await pathOf(call)).toEqual(["nightly job", step, `${service}/${called}`]);
+    const asked = await receiver.waitFor((span) => span.spanId === call.parentSpanId);
+    expect(asked.attributes).toEqual({ "holdfast.lease.name": "nightly", "holdfast.billing_period": "2026-11" });
+  }
+  const { auditEvents } = await server.admin.listAuditEvents({ traceId, newestFirst: true });
+  expect(auditEvents.map(({ kind }) => kind)).toEqual(["lease.release", "lease.acquire"]);
+}, 60_000);
+
+test("a service's reconciliation is one trace, from what it was called in to what it read and reported", async () => {
+  const lost = await client().authorizeSpend({
+    spend: {
+      customerId: "doubted",
+      billingPeriod: "2026-11",
+      purpose: "subscription",
+      amount: { currency: "usd", amount: "4.90" },
+    },
+    vendor: "stripe",
+    endpoint: "POST /v1/payment_intents",
+    attemptId: "d".repeat(32),
+  });
+  const name = lost.authorization?.name ?? "";
+  await client().reportUnknown({ authorization: name, attemptId: "d".repeat(32) });
+  const stripe = new Stripe("sk_test_1", {
+    host: simulator.host,
+    port: simulator.port,
+    protocol: "http",
+    telemetry: false,
+  });
+  const { traceId, value } = await inTrace("reconciliation", () => holdfast.reconcile(stripe, { includeNotDue: true }));
+  expect(value.steps.map(({ authorization, outcome }) => [authorization, outcome])).toEqual([[name, "absent"]]);
+  const read = await receiver.waitFor((span) => span.traceId === traceId && span.name === "holdfast.vendor_read");
+  expect((await pathOf(read)).slice(0, 2)).toEqual(["reconciliation", "holdfast.reconcile"]);
+  const reported = await receiver.waitFor(
+    (span) => span.traceId === traceId && span.name === `${service}/ReportReconciliation`,
+  );
+  expect(await pathOf(reported)).toEqual([
+    "reconciliation",
+    "holdfast.reconcile",
+    "holdfast.reconcile_step",
+    `${service}/ReportReconciliation`,
+  ]);
+  expect((await auditTraces("doubted")).at(-1)).toEqual({ kind: "spend.reconciled", trace_id: traceId });
 });
 
 test("what was exported holds no token and no secret", () => {
