@@ -37,6 +37,20 @@ afterAll(async () => {
   await receiver.close();
 });
 
+/** The audit and every other table, as text. */
+async function everyRow(): Promise<string> {
+  const { pool } = world.server.database;
+  const { rows: tables } = await pool.query<{ name: string }>(
+    "select relname as name from pg_class where relnamespace = 'holdfast'::regnamespace and relkind in ('r', 'p')",
+  );
+  const said: string[] = [];
+  for (const { name } of tables) {
+    const { rows } = await pool.query<{ row: string }>(`select t::text as row from holdfast.${name} t`);
+    said.push(...rows.map(({ row }) => row));
+  }
+  return said.join("\n");
+}
+
 let asked = 0;
 
 async function proxied(token: string, path: string, fields: Record<string, string>): Promise<void> {
@@ -53,7 +67,7 @@ async function proxied(token: string, path: string, fields: Record<string, strin
   await response.text();
 }
 
-test("no token, no vendor secret and nothing of a body is in a metric, a span or the log, whatever goes wrong", async () => {
+test("no token, no vendor secret and nothing of a body is in a metric, a span, the log, the audit or another table, whatever goes wrong", async () => {
   const { server, token } = world;
   await world.store();
   const spends = server.spend(token);
@@ -83,10 +97,13 @@ test("no token, no vendor secret and nothing of a body is in a metric, a span or
   // Metrics are exported as well as scraped.
   await expect.poll(exported, { timeout: 30_000 }).toContain("holdfast.authorize.decisions");
   expect(logged.length).toBeGreaterThan(0);
+  const stored = await everyRow();
+  expect(stored).toContain("proxy.request");
   const secrets = [canary, token, token.split("_").at(-1) ?? "", server.operatorToken, secret];
   for (const one of secrets) {
     expect(text.includes(one), `a metric has ${one}`).toBe(false);
     expect(exported().includes(one), `an export has ${one}`).toBe(false);
     expect(logged.join("").includes(one), `the log has ${one}`).toBe(false);
+    expect(stored.includes(one), `the database has ${one}`).toBe(false);
   }
 }, 60_000);
