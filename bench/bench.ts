@@ -25,5 +25,7 @@ export interface BenchResult {
 export interface Bench {
   /** One sentence for `--help`. */
   readonly about: string;
+  /** The names of the ratios that it gives, each of which also picks it on the command line. */
+  readonly gives: readonly string[];
   run(options: BenchOptions): Promise<BenchResult>;
 }

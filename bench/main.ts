@@ -1,13 +1,19 @@
 import { parseArgs } from "node:util";
 import type { Bench } from "./bench.ts";
 import { engineBench } from "./engine/engine.ts";
+import { growthBench } from "./engine/growth.ts";
+import { overloadBench } from "./engine/overload.ts";
 import { rpcBench } from "./engine/rpc.ts";
+import { serversBench } from "./engine/servers.ts";
 import { proxyBench } from "./proxy/proxy.ts";
 
 /** Every bench, by the name that the command line takes. */
 const benches: Readonly<Record<string, Bench>> = {
   engine: engineBench,
   rpc: rpcBench,
+  servers: serversBench,
+  growth: growthBench,
+  overload: overloadBench,
   proxy: proxyBench,
 };
 
@@ -16,6 +22,8 @@ const usage = `npm run bench -- [NAME …] [--quick] [--json] [--against FOLDER]
 ${Object.entries(benches)
   .map(([name, { about }]) => `  ${name.padEnd(10)}${about}`)
   .join("\n")}
+
+  A ratio's name picks the bench that gives it. Without a name all of them run.
 
   --quick           a few calls of everything, for a machine that only has to show that it works
   --json            one JSON document instead of lines
@@ -33,8 +41,15 @@ const { values, positionals } = parseArgs({
     help: { type: "boolean", default: false },
   },
 });
-const names = positionals.length === 0 ? Object.keys(benches) : positionals;
-const unknown = names.filter((name) => !Object.hasOwn(benches, name));
+/** The bench of that name, or the one that gives the ratio of that name. */
+function benchFor(name: string): string | undefined {
+  if (Object.hasOwn(benches, name)) return name;
+  return Object.entries(benches).find(([, { gives }]) => gives.includes(name))?.[0];
+}
+
+const asked = positionals.length === 0 ? Object.keys(benches) : positionals;
+const unknown = asked.filter((name) => benchFor(name) === undefined);
+const names = new Set(asked.flatMap((name) => benchFor(name) ?? []));
 if (values.help || unknown.length > 0) {
   if (unknown.length > 0) process.stderr.write(`There is no bench ${unknown.join(", ")}.\n\n`);
   process.stdout.write(usage);

@@ -2,6 +2,7 @@ import pg from "pg";
 import { given, serveParent } from "../child.ts";
 import type { Contender, Load, Surroundings } from "./contender.ts";
 import { type Drive, drive } from "./drive.ts";
+import { type Flood, flood } from "./flood.ts";
 import { openHoldfast } from "./holdfast.ts";
 import { openInsert } from "./insert.ts";
 import { openOneStatement, openRecipe } from "./recipe.ts";
@@ -35,6 +36,7 @@ const contender = await open(around);
 serveParent({}, () => contender.close(), {
   drive: (asked: Drive) => drive(contender, asked, () => contender.roundTrips?.() ?? statements),
   tune: async ({ load, callers, calls }: Drive) => contender.tune?.(load, callers, calls),
+  flood: (asked: Flood) => flood(contender, asked),
   counted: (load: Load) => contender.counted(load),
   reopen: () => contender.reopen(),
 });

@@ -16,8 +16,11 @@ export const limitMicros = 1_000_000_000_000_000;
 
 /** One way to permit spends durably under caps. */
 export interface Contender {
-  /** Asks for one spend that was never asked for before. True if it was granted, for ever and before the answer. */
-  attempt(load: Load): Promise<boolean>;
+  /**
+   * Asks for one spend that was never asked for before. True if it was granted, for ever and before the answer. Only the
+   * engine knows deadlines.
+   */
+  attempt(load: Load, patience?: Patience): Promise<boolean>;
   /** How many grants the figures of the caps show. Rejects if they do not agree with what else was written. */
   counted(load: Load): Promise<number>;
   /** Tries what it can be set to, `calls` each, and keeps the best. Returns what that was. */
@@ -29,6 +32,13 @@ export interface Contender {
   /** Of what it talks to, where that is not Postgres: milliseconds. */
   serverCpuMs?(): number | undefined;
   close(): Promise<void>;
+}
+
+/** Until when somebody waits. */
+export interface Patience {
+  readonly signal: AbortSignal;
+  /** On the clock of `performance`. */
+  readonly deadlineAt: number;
 }
 
 export interface Tuned {

@@ -29,6 +29,18 @@ type Counts = typeof full;
 /** The engine, in process, against what a team would write by hand and against Redis. */
 export const engineBench: Bench = {
   about: "granting under one cap and under a thousand, against a hand-written transaction and Redis",
+  gives: [
+    "hot_vs_recipe_64",
+    "hot_vs_recipe_256",
+    "many_vs_recipe_256",
+    "hot_vs_redis_256",
+    "hot_vs_redis_1024",
+    "many_vs_redis_256",
+    "hot_vs_many",
+    "three_caps_vs_one",
+    "p99_64_vs_p50_1",
+    "lone_vs_insert",
+  ],
   async run(options) {
     const cluster = await startCluster();
     const places: Place[] = [];

@@ -52,7 +52,7 @@ export async function openHoldfast({ connection, folder, root, isFirst }: Surrou
   let now = open();
   await instance.start(now.pool);
   if (isFirst) await writePolicy(now.pool);
-  const never = new AbortController().signal;
+  const patient = { signal: new AbortController().signal, deadlineAt: Infinity };
   // What a handler makes of a request. Of the next ones it is the same, but for what names the spend.
   const first = parts.authorizeCommand(create(AuthorizeSpendRequestSchema, newRequest()), vaultKeyId, "");
   const newCommand = (): Command => ({
@@ -61,8 +61,8 @@ export async function openHoldfast({ connection, folder, root, isFirst }: Surrou
     attemptId: randomBytes(16).toString("hex"),
   });
   return {
-    async attempt(load) {
-      const { disposition } = await now.queue.submit(load, newCommand(), never);
+    async attempt(load, { signal, deadlineAt } = patient) {
+      const { disposition } = await now.queue.submit(load, newCommand(), signal, deadlineAt);
       return disposition === "GRANTED";
     },
     counted: (load: Load) => countedIn(now.pool, load),

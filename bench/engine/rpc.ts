@@ -44,6 +44,7 @@ interface Server {
 export const rpcBench: Bench = {
   about:
     "AuthorizeSpend over HTTP/2 (alone, by the SDK, in batches) against an RPC that does nothing and plain inserts",
+  gives: ["batch_rpc_vs_raw_insert", "sdk_vs_noop_rpc_256", "unary_vs_noop_rpc_256", "unary_vs_connect_noop_256"],
   async run(options) {
     const cluster = await startCluster();
     const closers: (() => Promise<void>)[] = [];

@@ -37,6 +37,9 @@ type Measured = Readonly<Record<Operation["name"], ReadonlyMap<Contender, Figure
 /** Holdfast's proxy against the least that any proxy does, in front of the same vendor. */
 export const proxyBench: Bench = {
   about: "Stripe's proxy against a bare reverse proxy in front of the same fast vendor",
+  gives: operations.flatMap(({ name }) =>
+    ["latency", "latency_p99", "throughput"].map((figure) => `proxy_${name}_${figure}`),
+  ),
   async run(options) {
     const folder = await mkdtemp(join(tmpdir(), "holdfast-bench-"));
     const children: Child[] = [];
