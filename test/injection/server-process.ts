@@ -68,7 +68,7 @@ export async function startServerProcess(options: ServerProcessOptions): Promise
   const url = await new Promise<string>((resolve, reject) => {
     createInterface(child.stderr).on("line", (line) => {
       lines.push(line);
-      const found = /"url":"(http[^"]+)","msg":"serving"/.exec(line)?.[1];
+      const found = /"url":"(http[^"]+)"(?:,"\w+":"[^"]*")*,"msg":"serving"/.exec(line)?.[1];
       if (found !== undefined) resolve(found);
     });
     void ended.then((how) => reject(new Error(`the server ended (${how}): ${lines.join("\n")}`)));

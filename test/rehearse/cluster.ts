@@ -15,10 +15,10 @@ export interface Cluster {
   /** A load balancer without health checks: connections in turn to the servers that are not being replaced. */
   readonly front: Front;
   migrate(version: Version): Promise<readonly string[]>;
-  /** Ends one server by SIGTERM and starts the given version in its place. */
-  replace(index: number, version: Version | undefined): Promise<Replaced>;
+  /** Ends one server by SIGTERM and starts the given version in its place, with settings beside those of the cluster. */
+  replace(index: number, version: Version | undefined, env?: Settings): Promise<Replaced>;
   /** The exit code of a server of the first version that is started now and does not serve; undefined if it serves. */
-  refusal(): Promise<string | undefined>;
+  refusal(env?: Settings): Promise<string | undefined>;
   close(): Promise<void>;
 }
 
@@ -31,7 +31,10 @@ export interface Replaced {
 
 export type Way = "direct" | "PgBouncer";
 
-export async function startCluster(way: Way): Promise<Cluster> {
+type Settings = Readonly<Record<string, string>>;
+
+/** `envOf` gives the settings that each server starts with besides. */
+export async function startCluster(way: Way, envOf: (index: number) => Settings = () => ({})): Promise<Cluster> {
   const closers: (() => Promise<unknown>)[] = [];
   const close = async (): Promise<void> => {
     for (const closer of closers.splice(0).toReversed()) await closer();
@@ -43,12 +46,13 @@ export async function startCluster(way: Way): Promise<Cluster> {
     if (bouncer !== undefined) closers.push(() => bouncer.close());
     const connection = { ...postgres.connection, ...bouncer?.connection };
     await migrate(connection);
-    const start = (port: number, version?: Version): Promise<ServerProcess> =>
+    const start = (port: number, env: Settings, version?: Version): Promise<ServerProcess> =>
       startServerProcess({
         connection,
         env: {
           HOLDFAST_PORT: `${port}`,
           HOLDFAST_PREPARED_STATEMENTS: `${bouncer === undefined}`,
+          ...env,
           ...(version === undefined ? {} : { NEXT_MIGRATIONS: version.folder }),
         },
         ...(version === undefined ? {} : { program: join(import.meta.dirname, "next-process.ts") }),
@@ -61,7 +65,7 @@ export async function startCluster(way: Way): Promise<Cluster> {
         await ended;
       }
     });
-    for (const port of ports) servers.push(await start(port));
+    for (const [index, port] of ports.entries()) servers.push(await start(port, envOf(index)));
     let turn = 0;
     const front = await startFront(() => {
       turn += 1;
@@ -74,16 +78,16 @@ export async function startCluster(way: Way): Promise<Cluster> {
       ports,
       front,
       migrate: ({ folder }) => migrate(connection, { folder }),
-      async replace(index, version) {
+      async replace(index, version, env) {
         const since = performance.now();
         const how = await (servers[index] as ServerProcess).end("SIGTERM");
         const drainMs = performance.now() - since;
-        servers[index] = await start(ports[index] as number, version);
+        servers[index] = await start(ports[index] as number, { ...envOf(index), ...env }, version);
         return { how, drainMs };
       },
-      async refusal() {
+      async refusal(env = {}) {
         try {
-          const server = await start(0);
+          const server = await start(0, env);
           await server.end("SIGKILL");
           return undefined;
         } catch (error) {
