@@ -11,6 +11,7 @@ export function metricsOf(expression: string): string[] {
     .replaceAll(/"(?:[^"\\]|\\.)*"/g, '""')
     // Grafana's variables stand for durations and names of labels' values.
     .replaceAll(/\$\w+|\$\{\w+\}/g, "")
+    .replaceAll(/\boffset\s+\w+/g, " ")
     .replaceAll(/\{[^}]*\}|\[[^\]]*\]/g, " ")
     .replaceAll(/\b(by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)/g, " ");
   const found = bare.match(/[a-zA-Z_:][a-zA-Z0-9_:]*/g) ?? [];
