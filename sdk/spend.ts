@@ -45,6 +45,10 @@ export interface SpendRequest {
   readonly settlement: Settlement;
   readonly vendorAccount?: string;
   readonly bodyFingerprint?: string;
+  /** Of what the request is authenticated with, where it may be sent again. */
+  readonly credentialFingerprint?: string;
+  /** A spend that was asked for with another body is a mismatch, also where it is committed or goes on. */
+  readonly sameBodyRequired?: boolean;
   /** Which way the money goes: spent by default. */
   readonly direction?: Direction;
   /** Of money that is given back: the vendor reference of the charge. */
@@ -248,6 +252,8 @@ function toMessage(
     ...(attempt.lease === undefined ? {} : { leaseFence: attempt.lease.fence }),
     vendorAccount: request.vendorAccount ?? "",
     bodyFingerprint: request.bodyFingerprint ?? "",
+    credentialFingerprint: request.credentialFingerprint ?? "",
+    sameBodyRequired: request.sameBodyRequired ?? false,
     direction: request.direction ?? Direction.SPEND,
     refundOf: request.refundOf ?? "",
     continueVendorReference: request.continueVendorReference ?? "",

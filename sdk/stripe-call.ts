@@ -9,7 +9,7 @@ import type { BindResult, Settlements } from "./settlement.ts";
 import type { Decision, Grant, SpendRequest } from "./spend.ts";
 import { stableKey } from "./stable-key.ts";
 import type { StripeAnswer } from "./stripe-http.ts";
-import { bodyFingerprint, type FormField, isExpand } from "./stripe-request.ts";
+import { bodyFingerprint, credentialFingerprint, type FormField, isExpand } from "./stripe-request.ts";
 import { type Exchange, isRecord, sendToStripe, type StripeTarget } from "./stripe-send.ts";
 
 /** What the guard does after a definite decline of a PaymentIntent: give the headroom back, or keep it for another card. */
@@ -44,6 +44,8 @@ export interface StripeCall {
   readonly beforeMoney?: (() => Promise<void>) | undefined;
   /** Only the server may confirm what the guard creates, whatever the caller's parameters say. */
   readonly manualConfirmation?: boolean | undefined;
+  /** A spend that was made or begun with another body is refused, and not answered with its object. */
+  readonly sameBodyRequired?: boolean | undefined;
   readonly vendorDeadlineMs: number;
   /** A reading of the clock: how long to wait for a grant. */
   readonly deadline: number;
@@ -105,7 +107,9 @@ export function spendRequest(call: GuardedCall, settlement: Settlement): SpendRe
     endpoint: call.endpoint,
     settlement,
     vendorAccount: call.vendorAccount,
-    bodyFingerprint: bodyFingerprint(call.fields, settlement === Settlement.RESEND_SAFE ? secretOf(call) : ""),
+    bodyFingerprint: bodyFingerprint(call.fields),
+    credentialFingerprint: settlement === Settlement.RESEND_SAFE ? credentialFingerprint(secretOf(call)) : "",
+    sameBodyRequired: call.sameBodyRequired ?? false,
   };
 }
 

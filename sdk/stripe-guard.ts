@@ -50,6 +50,8 @@ export interface GuardSettings {
   readonly beforeMoney?: (() => Promise<void>) | undefined;
   /** See `StripeCall`. */
   readonly manualConfirmation?: boolean | undefined;
+  /** See `StripeCall`. */
+  readonly sameBodyRequired?: boolean | undefined;
 }
 
 export interface StripeGuard {

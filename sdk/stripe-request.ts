@@ -129,15 +129,18 @@ export function newField(key: string, value: string): FormField {
 }
 
 /**
- * SHA-256 of what the body asks for, independent of the order and the escapes, and of a secret it is sent with.
- * `expand` only changes the answer, so a retry may ask for more.
+ * SHA-256 of what the body asks for, independent of the order and the escapes. `expand` only changes the answer, so a
+ * retry may ask for more.
  */
-export function bodyFingerprint(fields: readonly FormField[], secret = ""): string {
+export function bodyFingerprint(fields: readonly FormField[]): string {
   const pairs = fields.filter(({ key }) => !isExpand(key)).map(({ key, value }) => [key, value] as const);
   pairs.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
-  return createHash("sha256")
-    .update(JSON.stringify(secret === "" ? pairs : [secret, pairs]))
-    .digest("hex");
+  return createHash("sha256").update(JSON.stringify(pairs)).digest("hex");
+}
+
+/** 32 hex digits of SHA-256 of what a request is authenticated with; empty without that. */
+export function credentialFingerprint(secret: string): string {
+  return secret === "" ? "" : createHash("sha256").update(secret).digest("hex").slice(0, 32);
 }
 
 export function isExpand(key: string): boolean {

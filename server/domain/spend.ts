@@ -78,6 +78,9 @@ export interface AuthorizeCommand {
   readonly holdForMs: number;
   readonly attemptId: string;
   readonly bodyFingerprint: string;
+  readonly credentialFingerprint: string;
+  /** A spend that is committed or bound is not answered for another body. */
+  readonly sameBodyRequired: boolean;
   readonly retryAfterGeneration: number;
   /** The bound object that the caller has read and goes on with, or empty. */
   readonly continueVendorReference: string;

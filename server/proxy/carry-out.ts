@@ -16,6 +16,8 @@ export type Remembered =
       readonly repeated: boolean;
       /** It was answered, and the answer is not kept. */
       readonly answered?: boolean;
+      /** It goes on with an object that was declined, and may bring another payment method. */
+      readonly otherMethod?: boolean;
       readonly retryAfterGeneration?: number | undefined;
     }
   | { readonly kind: "answer"; readonly answer: ProxyAnswer }
@@ -148,7 +150,7 @@ async function carryClaimed(going: Going & { readonly identity: Identity; readon
     if (remembered.answered === true && opened.flow !== "begin") return readAgain(going);
     const { retryAfterGeneration = spend.retryAfterGeneration } = remembered;
     if (retryAfterGeneration !== undefined) spend = { ...spend, retryAfterGeneration };
-    const sent = await send(going, spend);
+    const sent = await send(going, spend, remembered.otherMethod !== true);
     const failed = sent.refusal instanceof SpendAlreadyFailedError && spend.retryAfterGeneration === undefined;
     const next: Remembered | undefined = failed && tries < triesMax ? await claim.recallFailed() : undefined;
     if (next === undefined) return conclude(going, sent, remembered.repeated);
@@ -170,7 +172,7 @@ interface Sent extends Carried {
   readonly dead: ProxyRefusal | undefined;
 }
 
-async function send(going: Going, spend: SpendOption | undefined): Promise<Sent> {
+async function send(going: Going, spend: SpendOption | undefined, sameBodyRequired = true): Promise<Sent> {
   const { parts, opened, request, secret, identity, claim } = going;
   const { key, flow, apiVersion } = opened;
   let dead: ProxyRefusal | undefined;
@@ -182,6 +184,7 @@ async function send(going: Going, spend: SpendOption | undefined): Promise<Sent>
     apiVersion,
     proxy: key.proxy,
     spend,
+    sameBodyRequired,
     passedKey: passedKey(key, request),
     beforeMoney: async () => {
       dead = await parts.deadness(key, spend?.customerId ?? "");

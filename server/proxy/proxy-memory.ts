@@ -80,22 +80,27 @@ function claimIn(
     recalledMs = nowMs();
     const claimed = await ask();
     generation = claimed.generation;
-    if (claimed.kind === "new") return { kind: "go", repeated: false };
+    if (claimed.kind === "new") return go(false);
     if (claimed.kind === "open") {
       if (!claimed.sameBody) return { kind: "other_body" };
-      return (await mayBeForgotten(claimed.openMicros)) ? { kind: "in_doubt" } : { kind: "go", repeated: true };
+      return (await mayBeForgotten(claimed.openMicros)) ? { kind: "in_doubt" } : go(true);
     }
     if (mayBeTriedAgain(claimed)) {
       const next = await reopenDeclined(database, workspace, claim, claimed.generation);
       // Somebody else was faster: what that one finds out is this one's answer too.
       if (next === undefined) return recall();
       generation = next;
-      return { kind: "go", repeated: false, retryAfterGeneration: await failedGeneration() };
+      return { ...go(false), retryAfterGeneration: await failedGeneration() };
     }
     if (!claimed.sameBody) return { kind: "other_body" };
     // An answer that was too large or is too old is read anew: the spend itself knows its object.
     const { answer } = claimed;
-    return answer === undefined ? { kind: "go", repeated: true, answered: true } : { kind: "answer", answer };
+    return answer === undefined ? { ...go(true), answered: true } : { kind: "answer", answer };
+  }
+
+  /** The grant of an object that is kept after a decline knows what it was made with, and no later payment method. */
+  function go(repeated: boolean): Remembered & { readonly kind: "go" } {
+    return { kind: "go", repeated, otherMethod: key.proxy.keepDeclined && generation > 1 };
   }
 
   async function mayGo(): ReturnType<RequestClaim["mayGo"]> {
@@ -146,7 +151,7 @@ function claimIn(
       await wait(twinWaitMs);
     }
     const retryAfterGeneration = await failedGeneration();
-    return retryAfterGeneration === undefined ? undefined : { kind: "go", repeated: true, retryAfterGeneration };
+    return retryAfterGeneration === undefined ? undefined : { ...go(true), retryAfterGeneration };
   }
 
   async function remember(answer: ProxyAnswer, declined: boolean): Promise<void> {

@@ -43,7 +43,11 @@ export function refusalOfSdk(error: HoldfastError): SdkRefusal {
     nothingSent: false,
   });
   if (error instanceof SpendDeniedError) return refused(...denied(error.denial.rule));
-  if (error instanceof SpendMismatchError) return refused(400, "idempotency_error");
+  if (error instanceof SpendMismatchError) {
+    const refusal = refused(400, "idempotency_error");
+    const bodyDiffers = error.differingFields.includes("body_fingerprint");
+    return bodyDiffers ? { ...refusal, refusal: { ...refusal.refusal, message: otherParameters } } : refusal;
+  }
   if (error instanceof SpendIdentityMissingError) return refused(400, "idempotency_key_required");
   if (error instanceof SpendUnsupportedError) return refused(403, "unsupported_request");
   if (error instanceof SpendInProgressError) return again(409, "idempotency_key_in_use", false);
@@ -62,6 +66,9 @@ export function refusalOfSdk(error: HoldfastError): SdkRefusal {
   }
   return unknown(409, "spend_in_doubt");
 }
+
+const otherParameters =
+  "The spend was asked for before with other parameters. Send the same ones, or name another spend.";
 
 /** The key itself is dead: no other request with it would do better. */
 const deadKeyRules: ReadonlySet<string> = new Set([

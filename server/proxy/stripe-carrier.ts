@@ -85,6 +85,8 @@ export interface CarriedRequest {
   /** The connected account; empty for the platform's own. */
   readonly account: string;
   readonly spend: SpendOption | undefined;
+  /** A spend that was made or begun with another body, by whatever way, is refused. */
+  readonly sameBodyRequired: boolean;
   /** Writes to let past the guard, by their templates. */
   readonly allow: ReadonlySet<string>;
   readonly onDecline: OnDecline;
@@ -117,7 +119,7 @@ export function createStripeCarrier(options: StripeCarrierOptions): StripeCarrie
   let closed: Promise<void> | undefined;
 
   async function send(client: Assembly, request: CarriedRequest): Promise<Carried> {
-    const { method, path, body, spend, onDecline, allow } = request;
+    const { method, path, body, spend, sameBodyRequired, onDecline, allow } = request;
     const stop = stopOf(request.beforeMoney);
     const guard = createStripeGuard(
       {
@@ -126,6 +128,7 @@ export function createStripeCarrier(options: StripeCarrierOptions): StripeCarrie
         allow,
         beforeMoney: stop.beforeMoney,
         manualConfirmation,
+        sameBodyRequired,
       },
       upstream.client,
     );

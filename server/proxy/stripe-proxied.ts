@@ -22,7 +22,7 @@ export function proxiedStripe(carrier: StripeCarrier): ProxiedVendor {
     isPaymentMethod: (parameter) => paymentMethod.test(parameter),
     isDecline: (status) => status === 402,
     answerHeaders,
-    carry({ request, token, secret, apiVersion, proxy, spend, passedKey, beforeMoney }) {
+    carry({ request, token, secret, apiVersion, proxy, spend, sameBodyRequired, passedKey, beforeMoney }) {
       const { method, path, query, body, endpoint, account, contentType = "" } = request;
       return carrier.carry({
         method,
@@ -35,6 +35,7 @@ export function proxiedStripe(carrier: StripeCarrier): ProxiedVendor {
         apiVersion,
         account,
         spend,
+        sameBodyRequired,
         allow: new Set(proxy.unguardedEndpoints),
         onDecline: proxy.keepDeclined ? "keep" : "cancel",
         upstreamKey: passedKey,

@@ -127,6 +127,8 @@ export interface Carriage {
   readonly apiVersion: string | undefined;
   readonly proxy: ProxyPolicy;
   readonly spend: SpendOption | undefined;
+  /** A spend that was made or begun with another body, by whatever way, is refused and not answered with its object. */
+  readonly sameBodyRequired: boolean;
   /** The idempotency key of a write that is no spend. */
   readonly passedKey: string | undefined;
   /** Runs right before each request that moves money. What it throws is certain to have kept it from being sent. */

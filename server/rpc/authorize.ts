@@ -56,6 +56,8 @@ export function authorizeCommand(
       request.holdDuration === undefined ? holdForMsDefault : millisecondsFrom(request.holdDuration, "hold_duration"),
     attemptId: request.attemptId,
     bodyFingerprint: request.bodyFingerprint,
+    credentialFingerprint: request.credentialFingerprint,
+    sameBodyRequired: request.sameBodyRequired,
     retryAfterGeneration: request.retryAfterGeneration,
     continueVendorReference: request.continueVendorReference,
     fence: leaseFence && leaseFenceFrom(leaseFence),

@@ -342,6 +342,8 @@ function authorizeRequest(command: AuthorizeCommand, index: number): object {
     resend_safe_for: command.resendSafeForMs === undefined ? null : milliseconds(command.resendSafeForMs),
     attempt_id: command.attemptId,
     body_fingerprint: command.bodyFingerprint,
+    credential_fingerprint: command.credentialFingerprint,
+    same_body_required: command.sameBodyRequired,
     hold_for: milliseconds(command.holdForMs),
     lease: command.fence?.lease ?? null,
     lease_period: command.fence?.billingPeriod ?? null,

@@ -217,6 +217,8 @@ function authorizeFor(chance: Chance, purpose: string): Authorize {
     continueReference: "",
     fence: null,
     fingerprint: "",
+    credential: "",
+    sameBodyRequired: false,
     dryRun: chance.happens(0.05),
   };
 }

@@ -50,8 +50,11 @@ export interface Authorize extends Identity {
   /** The bound object to go on with, or empty. */
   readonly continueReference: string;
   readonly fence: Fence | null;
-  /** Empty or 64 hex digits. */
+  /** Of the body: empty or 64 hex digits. */
   readonly fingerprint: string;
+  /** Empty or 32 hex digits. */
+  readonly credential: string;
+  readonly sameBodyRequired: boolean;
   readonly dryRun: boolean;
 }
 

@@ -173,6 +173,8 @@ function authorizeFor(call: Call, n: number): Authorize {
     continueReference: "",
     fence: null,
     fingerprint: "",
+    credential: "",
+    sameBodyRequired: false,
     dryRun: false,
   };
 }

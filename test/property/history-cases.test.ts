@@ -225,6 +225,8 @@ function authorize(change: Partial<Authorize>): Authorize {
     continueReference: "",
     fence: null,
     fingerprint: "",
+    credential: "",
+    sameBodyRequired: false,
     dryRun: false,
     ...change,
   };

@@ -40,6 +40,7 @@ const leasePeriod = "2026-11";
 const at = <T>(list: readonly T[], i: number): T => list[i % list.length] as T;
 const attemptId = (n: number): string => createHash("sha256").update(`attempt ${n}`).digest("hex").slice(0, 32);
 const fingerprint = (n: number): string => (n === 0 ? "" : String(n).repeat(64));
+const credential = (n: number): string => (n === 0 ? "" : String(n).repeat(32));
 
 /** The command that a step means in this world, or null if it means nothing there. */
 export function resolve(world: World, step: Step, log: readonly Command[]): Command | null {
@@ -160,6 +161,8 @@ function resolveAuthorize(world: World, step: AuthorizeStep): Authorize {
     continueReference: continued(last, step.continues),
     fence: resolveFence(world, step.fence),
     fingerprint: fingerprint(step.fingerprint),
+    credential: credential(step.credential),
+    sameBodyRequired: step.sameBodyRequired,
     dryRun: step.dryRun,
   };
   return vary(

@@ -62,6 +62,8 @@ export interface AuthorizeStep {
   readonly continues: "none" | "bound" | "other";
   readonly fence: "none" | "current" | "stale" | "other";
   readonly fingerprint: number;
+  readonly credential: number;
+  readonly sameBodyRequired: boolean;
   readonly dryRun: boolean;
 }
 
@@ -228,6 +230,8 @@ const authorizeStep: fc.Arbitrary<AuthorizeStep> = fc.record({
   fence: often<AuthorizeStep["fence"]>("none", "current", "stale", "other"),
   fingerprint: small(3),
   dryRun: often(false, true).chain((dry) => (dry ? fc.boolean() : fc.constant(false))),
+  credential: small(2),
+  sameBodyRequired: often(false, true),
 });
 
 const look: fc.Arbitrary<LookStep> = fc.record({

@@ -44,7 +44,10 @@ function isStale(world: World, request: Authorize): boolean {
 function alreadyCommitted(world: World, last: Generation, request: Authorize): Answer {
   const answer = { error: null, disposition: "ALREADY_COMMITTED" };
   if (last.key !== request.key) return { ...answer, name: null, fields: "" };
-  return { ...shown(last), ...answer, fields: world.rules.differences(last, request).join() };
+  const differing = world.rules.differences(last, request);
+  const fields = differing.join();
+  if (differing.includes("body_fingerprint")) return { error: "SPEND_MISMATCH", fields };
+  return { ...shown(last), ...answer, fields };
 }
 
 function onLive(world: World, live: Generation, request: Authorize): Answer {
@@ -102,7 +105,11 @@ function inDoubt(world: World, live: Generation, request: Authorize): Answer {
   if (request.dryRun) return { error: null, disposition: "IN_DOUBT" };
   if (live.state === "HELD") world.rules.toDoubt(live, world.now);
   const safe = !live.bound && live.resendSafeForMs !== null && world.now < live.grantTime + live.resendSafeForMs;
-  return { ...shown(live), disposition: "IN_DOUBT", ...(safe ? { fields: "body_fingerprint" } : {}) };
+  return {
+    ...shown(live),
+    disposition: "IN_DOUBT",
+    ...(safe ? { fields: world.rules.drift(live, request).join() } : {}),
+  };
 }
 
 /** The last generation is its own proof that nothing was confirmed: nothing was ever bound to it. */
@@ -148,6 +155,7 @@ function grant(world: World, request: Authorize, generation: number, holds: read
     settlement: request.settlement,
     resendSafeForMs: request.resendSafeForMs,
     fingerprint: request.fingerprint,
+    credential: request.credential,
     grantTime: world.now,
     holds,
     state: "HELD",

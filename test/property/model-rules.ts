@@ -26,6 +26,7 @@ export const rules: Rules = {
     !archived && (rule.fixed === null || (rule.fixed.start <= now && now < rule.fixed.end)),
   reserve,
   differences,
+  drift,
   fenceHolds,
   takeover,
   continues: (live, request, now) =>
@@ -125,6 +126,7 @@ function raise(world: World, generation: Generation, total: bigint): Answer | nu
 
 function differences(live: Generation, request: Authorize): readonly string[] {
   const differs: [string, boolean][] = [
+    ["body_fingerprint", request.sameBodyRequired && settledOrBound(live) && isOther(live, request)],
     ["direction", live.direction !== request.direction],
     ["endpoint", live.endpoint !== request.endpoint],
     ["refund_of", live.refundOf !== request.refundOf],
@@ -137,13 +139,31 @@ function differences(live: Generation, request: Authorize): readonly string[] {
   return differs.filter(([, different]) => different).map(([field]) => field);
 }
 
+function settledOrBound({ state, bound }: Generation): boolean {
+  return state === "COMMITTED" || bound;
+}
+
+/** Whether the body is known to be another one. */
+function isOther(live: Generation, request: Authorize): boolean {
+  return live.fingerprint !== "" && request.fingerprint !== "" && live.fingerprint !== request.fingerprint;
+}
+
+function drift(live: Generation, request: Authorize): readonly string[] {
+  if (live.fingerprint === "" || request.fingerprint === "") return [];
+  return [
+    ...(isOther(live, request) ? ["body_fingerprint"] : []),
+    ...(live.credential === request.credential ? [] : ["credential_fingerprint"]),
+  ];
+}
+
 function takeover(live: Generation, request: Authorize, now: number): "CONTINUE" | "START_ANEW" | "IN_DOUBT" {
-  const drifted = live.fingerprint !== "" && request.fingerprint !== "" && live.fingerprint !== request.fingerprint;
   switch (live.settlement) {
     case "TWO_STEP":
-      return drifted && !live.bound ? "START_ANEW" : "CONTINUE";
+      return isOther(live, request) && !live.bound ? "START_ANEW" : "CONTINUE";
     case "RESEND_SAFE":
-      return !live.bound && !drifted && now < live.grantTime + (live.resendSafeForMs ?? 0) ? "CONTINUE" : "IN_DOUBT";
+      return !live.bound && drift(live, request).length === 0 && now < live.grantTime + (live.resendSafeForMs ?? 0)
+        ? "CONTINUE"
+        : "IN_DOUBT";
     default:
       return "IN_DOUBT";
   }

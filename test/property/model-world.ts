@@ -52,6 +52,7 @@ export interface Generation extends Identity {
   readonly settlement: Settlement;
   readonly resendSafeForMs: number | null;
   readonly fingerprint: string;
+  readonly credential: string;
   readonly grantTime: number;
   readonly holds: readonly Hold[];
   state: State;
@@ -94,8 +95,10 @@ export interface Rules {
   counts(cap: Cap, now: number): boolean;
   /** Takes the amount from every cap, or from none and says which one denied. */
   reserve(world: World, request: Authorize, caps: readonly Cap[]): readonly Hold[] | Answer;
-  /** The fields in which a repeat differs from the live generation. */
+  /** The fields in which a repeat differs from the generation that is committed or lives. */
   differences(live: Generation, request: Authorize): readonly string[];
+  /** In what a request that is to be sent again differs from what was sent. */
+  drift(live: Generation, request: Authorize): readonly string[];
   fenceHolds(leases: Leases, fence: Fence, now: number): boolean;
   /** What a request may do with a generation whose hold is not running any more. */
   takeover(live: Generation, request: Authorize, now: number): "CONTINUE" | "START_ANEW" | "IN_DOUBT";

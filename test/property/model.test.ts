@@ -7,7 +7,7 @@ import type { Rules } from "./model-world.ts";
 
 const runs = 1_000;
 /** Some defects show only where several rare things meet. */
-const hunted = 3_000;
+const hunted = 10_000;
 const length = 80;
 
 /** The first difference that a broken model shows; null if none of the histories finds one. */
@@ -39,7 +39,7 @@ describe("the reference model", () => {
       });
       expect(found === null ? null : explain(found)).toBeNull();
     }
-    const rare = expectedAnswers.filter((name) => (seen.get(name) ?? 0) < 20);
+    const rare = expectedAnswers.filter((name) => (seen.get(name) ?? 0) < 10);
     expect(rare, JSON.stringify([...seen])).toEqual([]);
   });
 

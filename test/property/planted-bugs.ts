@@ -260,6 +260,23 @@ export const plantedBugs: Readonly<Record<string, Rules>> = {
     ...rules,
     takeover: (live, request, now) => rules.takeover(live, { ...request, fingerprint: "" }, now),
   },
+  "a one-call request is sent again with another credential": {
+    ...rules,
+    takeover: (live, request, now) => rules.takeover(live, { ...request, credential: live.credential }, now),
+  },
+  "a spend is answered for another body although that is ruled out": {
+    ...rules,
+    differences: (live, request) => rules.differences(live, { ...request, sameBodyRequired: false }),
+  },
+  "a committed spend is answered for another body although that is ruled out": {
+    ...rules,
+    differences: (live, request) =>
+      rules.differences(live, { ...request, sameBodyRequired: request.sameBodyRequired && live.state !== "COMMITTED" }),
+  },
+  "another body is refused where nobody has ruled it out": {
+    ...rules,
+    differences: (live, request) => rules.differences(live, { ...request, sameBodyRequired: true }),
+  },
   "an object is continued that the caller did not name": {
     ...rules,
     continues: (live, request, now) =>

@@ -90,6 +90,8 @@ export function authorizeMessage(request: Authorize): MessageInitShape<typeof Au
     ...leaseFence(request.fence),
     vendorAccount: request.vendorAccount,
     bodyFingerprint: request.fingerprint,
+    credentialFingerprint: request.credential,
+    sameBodyRequired: request.sameBodyRequired,
     dryRun: request.dryRun,
   };
 }

@@ -85,6 +85,7 @@ export async function startCarrierWorld(options: Partial<StripeCarrierOptions> =
         apiVersion: undefined,
         account: "",
         spend: undefined,
+        sameBodyRequired: true,
         allow: new Set(),
         onDecline: "cancel",
         upstreamKey: undefined,

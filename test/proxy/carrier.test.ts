@@ -143,7 +143,9 @@ describe("a write that moves money", () => {
     const declined = { ...payment, payment_method: "pm_card_chargeDeclined" };
     expect((await world.carry("POST", "/v1/payment_intents", declined, more)).status).toBe(402);
     expect(await world.used()).toEqual({ committed: 0, held: 4900 });
-    const paid = await world.carry("POST", "/v1/payment_intents", payment, more);
+    const other = await world.carry("POST", "/v1/payment_intents", payment, more);
+    expect(other.refusal).toBeInstanceOf(SpendMismatchError);
+    const paid = await world.carry("POST", "/v1/payment_intents", payment, { ...more, sameBodyRequired: false });
     expect(objectOf(paid)).toMatchObject({ status: "succeeded" });
     // The second attempt first hears again how the first one ended.
     expect(world.writes().map((line) => line.replace(/ \w+(?=-|$)/, ""))).toEqual([

@@ -445,6 +445,7 @@ describe("a request that is malformed names its field", () => {
     ["retry_after_generation", asks({ retryAfterGeneration: -1 })],
     ["lease_fence.fencing_token", asks({ leaseFence: { lease: "a", billingPeriod: "b", holderId: "c" } })],
     ["body_fingerprint", asks({ bodyFingerprint: "F".repeat(64) })],
+    ["credential_fingerprint", asks({ credentialFingerprint: "f".repeat(31) })],
   ])("%s", async (field, request) => {
     expect(await refusal(spends.authorizeSpend(request))).toMatchObject({
       code: Code.InvalidArgument,

@@ -262,6 +262,8 @@ function authorizeOf(request: Row): Authorize {
     continueReference: text("continue_reference"),
     fence: null,
     fingerprint: text("body_fingerprint"),
+    credential: text("credential_fingerprint"),
+    sameBodyRequired: request["same_body_required"] === true,
     dryRun: false,
   };
 }

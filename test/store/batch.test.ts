@@ -82,6 +82,10 @@ const batches: Readonly<Record<string, readonly Asked[]>> = {
     { ...expired, bodyFingerprint: "b".repeat(64), attemptId: same },
     { ...expired, bodyFingerprint: "b".repeat(64), attemptId: same },
   ],
+  "another body, which is ruled out, then the same": [
+    { ...expired, bodyFingerprint: "b".repeat(64), sameBodyRequired: true },
+    { ...expired, sameBodyRequired: true },
+  ],
   "a neighbour between": [{}, { customerId: "cust_2" }, {}, { customerId: "cust_2" }],
   "a neighbour that fits only without the first": [{ amount: usd(60) }, { customerId: "cust_2", amount: usd(50) }, {}],
 };

@@ -35,6 +35,7 @@ interface Entry {
   readonly resendSafeForMs: number;
   attemptId: string;
   fingerprint: string;
+  credential: string;
   toldSent: boolean;
   /** The account that was told first. */
   account: string;
@@ -138,6 +139,7 @@ export class FakeSpends {
       }),
       attemptId: request.attemptId,
       fingerprint: request.bodyFingerprint,
+      credential: request.credentialFingerprint,
       resendSafeForMs: request.resendSafeFor === undefined ? 0 : durationMs(request.resendSafeFor),
       toldSent: false,
       account: "",
@@ -410,9 +412,11 @@ export class FakeSpends {
       authorization.vendorReference === "" &&
       this.#settings.now() - grantedAt < entry.resendSafeForMs;
     if (!safe) return { disposition: Disposition.IN_DOUBT, authorization };
-    if (entry.fingerprint !== request.bodyFingerprint) {
-      return { disposition: Disposition.IN_DOUBT, authorization, differingFields: ["body_fingerprint"] };
-    }
+    const differingFields = [
+      ...(entry.fingerprint === request.bodyFingerprint ? [] : ["body_fingerprint"]),
+      ...(entry.credential === request.credentialFingerprint ? [] : ["credential_fingerprint"]),
+    ];
+    if (differingFields.length > 0) return { disposition: Disposition.IN_DOUBT, authorization, differingFields };
     return this.#grant(request, entry, true);
   }
 }

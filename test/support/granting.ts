@@ -64,6 +64,8 @@ export function asks(asked: Asked = {}): AuthorizeCommand {
     holdForMs: 600_000,
     attemptId: attempt(),
     bodyFingerprint: "",
+    credentialFingerprint: "",
+    sameBodyRequired: false,
     retryAfterGeneration: 0,
     continueVendorReference: "",
     fence: undefined,

@@ -261,7 +261,9 @@ create table holdfast.authorizations (
   attempt_id text not null,
   -- What the holding attempt was told last; evidence NEVER_SENT needs false.
   told_may_have_been_sent boolean not null,
+  -- Of the first send: what is asked of the vendor, and as whom.
   body_fingerprint text not null,
+  credential_fingerprint text not null default '',
   grant_time timestamptz not null,
   hold_expire_time timestamptz not null,
   -- The latest that any attempt of this generation was told: until then a request of it may leave.
@@ -341,7 +343,7 @@ create table holdfast.authorizations (
   constraint authorizations_committed_check check (committed_micros >= 0),
   constraint authorizations_lengths_check check (
     length(attempt_id) = 32 and length(vendor) <= 32 and length(vendor_account) <= 128 and length(endpoint) <= 256
-    and length(body_fingerprint) <= 64 and length(vendor_reference) <= 255 and length(refund_of) <= 255 and length(vendor_state) <= 64
+    and length(body_fingerprint) <= 64 and length(credential_fingerprint) <= 32 and length(vendor_reference) <= 255 and length(refund_of) <= 255 and length(vendor_state) <= 64
     and length(void_reason) <= 500 and length(lease) <= 128 and length(trace_id) <= 32
   )
 ) with (fillfactor = 85);

@@ -111,21 +111,21 @@ begin
     insert into holdfast.authorizations (
       workspace_id, spend_key, generation, customer_id, billing_period, purpose, idempotency_key, vault_key_id, vendor,
       vendor_account, endpoint, currency, amount_micros, held_micros, direction, refund_of, settlement,
-      resend_safe_for, state, attempt_id, told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time,
-      latest_hold_expire_time, lease, fencing_token, trace_id
+      resend_safe_for, state, attempt_id, told_may_have_been_sent, body_fingerprint, credential_fingerprint, grant_time,
+      hold_expire_time, latest_hold_expire_time, lease, fencing_token, trace_id
     )
     select p_workspace, c.spend_key, 1, c.customer_id, c.billing_period, c.purpose, c.spend_key, c.vault_key_id,
       c.vendor, c.vendor_account, c.endpoint, c.currency, c.amount_micros, c.amount_micros, c.direction,
-      c.refund_of, c.settlement, c.resend_safe_for, 'HELD', c.attempt_id, false, c.body_fingerprint, v_now,
-      v_now + c.hold_for, v_now + c.hold_for, c.lease, c.fencing_token, c.trace_id
+      c.refund_of, c.settlement, c.resend_safe_for, 'HELD', c.attempt_id, false, c.body_fingerprint,
+      c.credential_fingerprint, v_now, v_now + c.hold_for, v_now + c.hold_for, c.lease, c.fencing_token, c.trace_id
     from (
       select distinct on (x.spend_key) x.*
       from jsonb_to_recordset(p_requests) as x (
         ord integer, spend_key text, customer_id text, billing_period text, purpose text, vault_key_id text,
         vendor text, vendor_account text, endpoint text, currency text, amount_micros bigint, direction text,
         refund_of text, settlement text,
-        resend_safe_for interval, attempt_id text, body_fingerprint text, hold_for interval, lease text,
-        fencing_token bigint, trace_id text, retry_after_generation integer
+        resend_safe_for interval, attempt_id text, body_fingerprint text, credential_fingerprint text,
+        hold_for interval, lease text, fencing_token bigint, trace_id text, retry_after_generation integer
       )
       where v_denied[x.ord] is null and x.retry_after_generation = 0
       order by x.spend_key, x.ord
@@ -200,8 +200,8 @@ begin
       ord integer, spend_key text, customer_id text, billing_period text, purpose text, vault_key_id text,
       vendor text, vendor_account text, endpoint text, currency text, amount_micros bigint, direction text,
         refund_of text, settlement text,
-      resend_safe_for interval, attempt_id text, body_fingerprint text, hold_for interval, lease text,
-      lease_period text, holder_id text, fencing_token bigint, trace_id text, retry_after_generation integer,
+      resend_safe_for interval, attempt_id text, body_fingerprint text, credential_fingerprint text,
+      same_body_required boolean, hold_for interval, lease text, lease_period text, holder_id text, fencing_token bigint, trace_id text, retry_after_generation integer,
       continue_reference text, rehearsed boolean
     )
     left join (
@@ -266,9 +266,17 @@ begin
         case when a.direction <> r.direction then 'direction' end,
         case when a.refund_of <> r.refund_of then 'refund_of' end,
         case when a.settlement <> r.settlement then 'settlement' end,
-        case when a.resend_safe_for is distinct from r.resend_safe_for then 'resend_safe_for' end
+        case when a.resend_safe_for is distinct from r.resend_safe_for then 'resend_safe_for' end,
+        -- Whoever asks for that is not answered with what another body has done or is about to do.
+        case when r.same_body_required and d_visible[r.ord]
+          and (a.state = 'COMMITTED' or a.vendor_reference is not null) and a.body_fingerprint <> r.body_fingerprint
+          and a.body_fingerprint <> '' and r.body_fingerprint <> '' then 'body_fingerprint' end
       ], null);
-      if a.state = 'COMMITTED' then
+      if a.state = 'COMMITTED' and 'body_fingerprint' = any (v_fields) then
+        d_error[r.ord] := 'SPEND_MISMATCH';
+        d_fields[r.ord] := array_to_string(v_fields, ',');
+        continue;
+      elsif a.state = 'COMMITTED' then
         d_disposition[r.ord] := 'ALREADY_COMMITTED';
         if d_visible[r.ord] then d_fields[r.ord] := array_to_string(v_fields, ','); end if;
         continue;
@@ -313,6 +321,10 @@ begin
         and (a.state = 'IN_DOUBT' or a.vendor_state <> '' or not v_running);
       v_resendable := a.settlement = 'RESEND_SAFE' and a.vendor_reference is null
         and v_now < a.grant_time + a.resend_safe_for;
+      v_fields := case when a.body_fingerprint = '' or r.body_fingerprint = '' then '{}' else array_remove(array[
+        case when a.body_fingerprint <> r.body_fingerprint then 'body_fingerprint' end,
+        case when a.credential_fingerprint <> r.credential_fingerprint then 'credential_fingerprint' end
+      ], null) end;
       if v_followed and not v_continues then
         d_disposition[r.ord] := 'IN_PROGRESS';
         d_retry_ms[r.ord] := 5000;
@@ -340,7 +352,7 @@ begin
       end if;
       if a.settlement = 'TWO_STEP' and a.vendor_reference is null and (
         not d_visible[r.ord]
-        or (a.body_fingerprint <> r.body_fingerprint and a.body_fingerprint <> '' and r.body_fingerprint <> '')
+        or 'body_fingerprint' = any (v_fields)
       ) then
         -- Never bound, so nothing can have been confirmed: our own row is the proof, and its late bind will fail.
         perform holdfast.void_authorization(
@@ -357,9 +369,7 @@ begin
           );
         end loop;
         v_start := a.generation + 1;
-      elsif v_continues or a.settlement = 'TWO_STEP' or (
-        v_resendable and (a.body_fingerprint = r.body_fingerprint or a.body_fingerprint = '' or r.body_fingerprint = '')
-      ) then
+      elsif v_continues or a.settlement = 'TWO_STEP' or (v_resendable and cardinality(v_fields) = 0) then
         update holdfast.authorizations t set
             state = 'HELD', attempt_id = r.attempt_id, told_may_have_been_sent = true,
             hold_expire_time = v_now + r.hold_for,
@@ -379,7 +389,7 @@ begin
       else
         d_disposition[r.ord] := 'IN_DOUBT';
         if v_resendable then
-          d_fields[r.ord] := 'body_fingerprint';
+          d_fields[r.ord] := array_to_string(v_fields, ',');
         end if;
         if a.state = 'HELD' then
           perform holdfast.doubt_authorization(a, v_now);
@@ -472,15 +482,15 @@ begin
       insert into holdfast.authorizations (
         workspace_id, spend_key, generation, customer_id, billing_period, purpose, idempotency_key, vault_key_id,
         vendor, vendor_account, endpoint, currency, amount_micros, held_micros, direction, refund_of, settlement,
-        resend_safe_for, state, attempt_id, told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time,
-      latest_hold_expire_time, lease, fencing_token, trace_id
+        resend_safe_for, state, attempt_id, told_may_have_been_sent, body_fingerprint, credential_fingerprint,
+        grant_time, hold_expire_time, latest_hold_expire_time, lease, fencing_token, trace_id
       ) values (
         p_workspace, r.spend_key, v_start, r.customer_id, r.billing_period, r.purpose,
         holdfast.idempotency_key(r.customer_id, r.billing_period, r.purpose, v_start), r.vault_key_id, r.vendor,
         r.vendor_account, r.endpoint, r.currency, r.amount_micros, r.amount_micros, r.direction, r.refund_of,
         r.settlement, r.resend_safe_for, 'HELD',
-        r.attempt_id, false, r.body_fingerprint, v_now, v_now + r.hold_for, v_now + r.hold_for, r.lease,
-        r.fencing_token, r.trace_id
+        r.attempt_id, false, r.body_fingerprint, r.credential_fingerprint, v_now, v_now + r.hold_for,
+        v_now + r.hold_for, r.lease, r.fencing_token, r.trace_id
       );
     end if;
     v_figures := '[]';

@@ -25,6 +25,8 @@ export const kindOf: Readonly<Record<string, Kind | "ignored">> = {
     lease_fence: "optional",
     vendor_account: "account",
     body_fingerprint: "hex64OrEmpty",
+    credential_fingerprint: "hex32OrEmpty",
+    same_body_required: "flag",
     dry_run: "flag",
     direction: "choice",
     refund_of: "referenceFilter",
