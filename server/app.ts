@@ -109,6 +109,7 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     const tls = config.tls === undefined ? undefined : secured(config.tls, { log, closers });
     const telemetry = startTelemetry({
       serviceName: "holdfast",
+      instanceId: Buffer.from((options.random ?? randomBytes)(16)).toString("hex"),
       ...(config.otlpEndpoint === undefined ? {} : { otlpEndpoint: config.otlpEndpoint }),
       metricIntervalMs: config.metricIntervalMs,
       scraped: config.metricsPort !== undefined,

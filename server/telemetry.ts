@@ -22,7 +22,7 @@ import {
   TraceIdRatioBasedSampler,
   TracerProvider,
 } from "@opentelemetry/sdk-trace";
-import { ATTR_SERVICE_NAME } from "@opentelemetry/semantic-conventions";
+import { ATTR_SERVICE_INSTANCE_ID, ATTR_SERVICE_NAME } from "@opentelemetry/semantic-conventions";
 import { attribute } from "./telemetry-attributes.ts";
 import { count, metric } from "./telemetry-metrics.ts";
 
@@ -41,6 +41,8 @@ export interface TraceSampling {
 
 export interface TelemetryOptions {
   readonly serviceName: string;
+  /** Tells this process from every other one: a collector would take the counters of two for those of one. */
+  readonly instanceId: string;
   /** Base address of an OTLP/HTTP collector, for example "http://localhost:4318"; "/v1/traces" and "/v1/metrics" are appended. */
   readonly otlpEndpoint?: string;
   /** How often metrics are exported; 60 s unless told. */
@@ -76,7 +78,10 @@ const queueMax = 4_096;
 export function startTelemetry(options: TelemetryOptions): Telemetry {
   context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
   propagation.setGlobalPropagator(new W3CTraceContextPropagator());
-  const resource = resourceFromAttributes({ [ATTR_SERVICE_NAME]: options.serviceName });
+  const resource = resourceFromAttributes({
+    [ATTR_SERVICE_NAME]: options.serviceName,
+    [ATTR_SERVICE_INSTANCE_ID]: options.instanceId,
+  });
 
   const exporter = options.exporter ?? exporterFor(options.otlpEndpoint);
   const provider =

@@ -44,7 +44,7 @@ describe("with a collector", () => {
   let server: StubServer;
   beforeAll(async () => {
     receiver = await startOtlpReceiver();
-    telemetry = startTelemetry({ serviceName: "holdfast", otlpEndpoint: `${receiver.endpoint}/` });
+    telemetry = startTelemetry({ serviceName: "holdfast", instanceId: "one", otlpEndpoint: `${receiver.endpoint}/` });
     server = await startServer();
   });
   afterAll(async () => {
@@ -134,7 +134,7 @@ describe("without a collector", () => {
   });
 
   test("the caller's trace id is still known, and there is none outside of a call", async () => {
-    const telemetry = startTelemetry({ serviceName: "holdfast" });
+    const telemetry = startTelemetry({ serviceName: "holdfast", instanceId: "one" });
     const server = await startServer();
     stop.push(
       () => server.close(1_000),
@@ -153,7 +153,7 @@ describe("without a collector", () => {
 
   test("a collector that hangs slows no call, and a shutdown gives up on it", async () => {
     const hanging = await startOtlpReceiver({ answering: false });
-    const telemetry = startTelemetry({ serviceName: "holdfast", otlpEndpoint: hanging.endpoint });
+    const telemetry = startTelemetry({ serviceName: "holdfast", instanceId: "one", otlpEndpoint: hanging.endpoint });
     const server = await startServer();
     stop.push(
       () => server.close(1_000),

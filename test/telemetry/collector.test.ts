@@ -6,6 +6,7 @@ import { Disposition } from "@holdfast/api/holdfast/v1/spend_pb";
 import { afterEach, expect, test } from "vitest";
 import { startTelemetry } from "../../server/telemetry.ts";
 import { dollar } from "../injection/spend-call.ts";
+import { startOtlpReceiver } from "../support/otlp-receiver.ts";
 import { readScrape, scrape } from "../support/scrape.ts";
 import { startTestServer } from "../support/server.ts";
 
@@ -86,6 +87,7 @@ test("the queue holds 4,096 spans while an export is stuck; the others are dropp
   const stuck = Promise.withResolvers<void>();
   const telemetry = startTelemetry({
     serviceName: "test",
+    instanceId: "one",
     scraped: true,
     exporter: {
       export(spans, done) {
@@ -111,3 +113,25 @@ test("the queue holds 4,096 spans while an export is stuck; the others are dropp
   await telemetry.shutdown();
   expect(handed.reduce((sum, spans) => sum + spans, 0)).toBe(512 + 4_096);
 });
+
+test("a collector can tell the servers apart by what they send, metrics and traces, and one server from its next start", async () => {
+  const receiver = await startOtlpReceiver();
+  closers.push(() => receiver.close());
+  const idsOf = async (): Promise<string[]> => {
+    const before = receiver.bytes().length;
+    const server = await startTestServer({ config: { otlpEndpoint: receiver.endpoint, metricIntervalMs: 200 } });
+    try {
+      const sent = (): string => receiver.bytes().subarray(before).toString("latin1");
+      await expect.poll(sent, { timeout: 30_000 }).toContain("holdfast.authorize.decisions");
+      await server.admin.listCaps({});
+      await expect.poll(sent, { timeout: 30_000 }).toContain("AdminService/ListCaps");
+      return [...sent().matchAll(/service\.instance\.id[^0-9a-f]*([0-9a-f]{32})/g)].map(([, id = ""]) => id);
+    } finally {
+      await server.close();
+    }
+  };
+  const [first, second] = [await idsOf(), await idsOf()];
+  expect(first.length).toBeGreaterThan(1);
+  expect([new Set(first).size, new Set(second).size]).toEqual([1, 1]);
+  expect(first[0]).not.toBe(second[0]);
+}, 120_000);
