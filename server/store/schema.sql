@@ -252,7 +252,6 @@ create table holdfast.holds (
   spend_count integer default 0 not null,
   returned_micros bigint default 0 not null,
   constraint holds_amount_check CHECK ((((amount_micros > 0) AND (spend_count = 0)) OR ((amount_micros = 0) AND (spend_count = 1)))),
-  constraint holds_authorization_fkey FOREIGN KEY (workspace_id, spend_key, generation) REFERENCES authorizations(workspace_id, spend_key, generation),
   constraint holds_pkey PRIMARY KEY (workspace_id, spend_key, generation, cap_id),
   constraint holds_returned_check CHECK ((returned_micros >= 0))
 );
@@ -639,7 +638,7 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.append_refusal(p_workspace text, p_time timestamp with time zone, p_call text, p_actor_kind text, p_actor_id text, p_trace_id text, p_spend_key text, p_generation integer, p_row authorizations, p_reason text) returns void
 
--- function holdfast.authorize_batch(p_workspace text, p_requests jsonb) returns TABLE(ord integer, disposition text, error_reason text, differing_fields text[], visible boolean, may_have_been_sent boolean, retry_after_ms bigint, failed_generation integer, rule text, cap_id text, window_label text, window_start timestamp with time zone, window_end timestamp with time zone, cap_limit bigint, cap_committed numeric, cap_held numeric, cap_currency text, draws jsonb, kill_switch text, kill_switch_target text, authorization_row authorizations)
+-- function holdfast.authorize_batch(p_workspace text, p_requests jsonb) returns SETOF authorize_decision
 
 -- function holdfast.bind_vendor_reference(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_vendor_reference text, p_vendor_state text, p_follow_for interval, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
 
@@ -675,6 +674,8 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.fold_of(p_identity jsonb) returns bytea
 
+-- function holdfast.grant_all(p_workspace text, p_now timestamp with time zone, p_requests authorize_request[]) returns SETOF authorize_decision
+
 -- function holdfast.hold_end(p_row authorizations) returns timestamp with time zone
 
 -- function holdfast.idempotency_key(p_customer text, p_period text, p_purpose text, p_generation integer) returns text
@@ -693,7 +694,7 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.look_counts(p_row authorizations, p_look_time timestamp with time zone, p_now timestamp with time zone) returns boolean
 
--- function holdfast.matching_caps(p_workspace text, p_requests jsonb, p_now timestamp with time zone) returns TABLE(ord integer, cap_id text, label text, subject text, unpinned boolean)
+-- function holdfast.matching_caps(p_workspace text, p_requests authorize_request[], p_now timestamp with time zone) returns TABLE(ord integer, cap_id text, label text, subject text, unpinned boolean)
 
 -- function holdfast.next_reconciliation(p_first timestamp with time zone, p_now timestamp with time zone) returns timestamp with time zone
 
@@ -725,7 +726,7 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.report_unknown(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_reason text, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
 
--- function holdfast.requests_to_judge(p_workspace text, p_requests jsonb) returns jsonb
+-- function holdfast.requests_to_judge(p_workspace text, p_requests authorize_request[]) returns authorize_request[]
 
 -- function holdfast.resolution_detail(p_reason text) returns jsonb
 

@@ -14,23 +14,24 @@ const latestStatement = statement(
 // asked, or was told no and could not write that down.
 const abandoned = `p.open_time < (select holdfast.clock()) - interval '1 minute' and not exists (
        select from holdfast.authorizations t
-       where t.workspace_id = $1::text and t.spend_key = $4::text and t.state <> 'VOIDED'
-     )`;
+       where t.workspace_id = $1::text and t.spend_key = $4::text and t.state <> 'VOIDED'`;
 
 const releaseStatement = statement(
   "release_abandoned_request",
   `delete from holdfast.proxied_requests p
    where p.workspace_id = $1::text and p.vault_key_id = $2::text and p.request_key = $3::bytea
-     and p.state = 'OPEN' and p.answer_generation is null and ${abandoned}
+     and p.state = 'OPEN' and p.answer_generation is null and ${abandoned})
    returning p.generation`,
 );
 
-// What was declined before, and was opened again by a process that has died, is declined as it was.
+// What was declined before, and was opened again by a process that has died, is declined as it was. A grant that lives
+// because the declined object is kept is nobody's as long as the object waits for another payment method.
 const closeStatement = statement(
   "close_abandoned_request",
   `update holdfast.proxied_requests p set state = 'ANSWERED', reopened_sha256 = null
    where p.workspace_id = $1::text and p.vault_key_id = $2::text and p.request_key = $3::bytea
-     and p.state = 'OPEN' and p.answer_generation is not null and ${abandoned}
+     and p.state = 'OPEN' and p.answer_generation is not null
+     and ${abandoned} and not (t.state = 'HELD' and t.vendor_state <> '' and t.vendor_state = $5::text))
    returning p.generation`,
 );
 
@@ -63,14 +64,18 @@ export async function latestGeneration(
   return { spendKey, generation, state, voidEvidence: evidence ?? undefined, vaultKeyId };
 }
 
-/** Takes back a claim that nobody follows, so that the spend may be asked for in other words. True if it was one. */
+/**
+ * Takes back a claim that nobody follows, so that the spend may be asked for in other words. True if it was one.
+ * `declinedState` is the vendor's word for an object that was declined and waits for another payment method.
+ */
 export async function releaseAbandonedRequest(
   database: Database,
   workspace: string,
   request: { readonly vaultKeyId: string; readonly requestKey: Uint8Array },
   spend: SpendIdentity,
+  declinedState: string,
 ): Promise<boolean> {
   const values = [workspace, request.vaultKeyId, request.requestKey, stableKey(spend)];
   if ((await run(database, releaseStatement, values)).length === 1) return true;
-  return (await run(database, closeStatement, values)).length === 1;
+  return (await run(database, closeStatement, [...values, declinedState])).length === 1;
 }

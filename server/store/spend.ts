@@ -12,7 +12,14 @@ import {
   stableKey,
   type VoidEvidence,
 } from "../domain/spend.ts";
-import { type AuthorizationRow, authorizationColumns, readAuthorization, timeOf } from "./authorization.ts";
+import {
+  type AuthorizationRow,
+  authorizationColumns,
+  epochMicros,
+  newAuthorization,
+  readAuthorization,
+  timeOf,
+} from "./authorization.ts";
 import { type CapDrawJson, capFiguresColumns, type CapFiguresRow, readCapDraw, readCapFigures } from "./cap-figures.ts";
 import { type Database, run, statement } from "./database.ts";
 import { type EngagedRow, readEngaged } from "./kill-switch.ts";
@@ -21,7 +28,8 @@ const authorizeBatchStatement = statement(
   "authorize_batch",
   `select f.disposition, f.error_reason, f.differing_fields, f.visible, f.may_have_been_sent, f.retry_after_ms,
      f.failed_generation, f.rule, ${capFiguresColumns}, f.draws::text as draws,
-     f.kill_switch, f.kill_switch_target, ${authorizationColumns("(f.authorization_row)")}
+     f.kill_switch, f.kill_switch_target, ${epochMicros("f.grant_time")} as new_grant_time,
+     ${authorizationColumns("(f.authorization_row)")}
    from holdfast.authorize_batch(holdfast.where_granting($1::text), $2::jsonb) as f
    order by f.ord`,
 );
@@ -90,6 +98,7 @@ const listStatement = statement(
 const sweepStatement = statement("sweep_expired", "select holdfast.sweep_expired($1::text, $2::integer) as changed");
 
 interface DecisionRow extends AuthorizationRow, CapFiguresRow, EngagedRow {
+  readonly new_grant_time: bigint | null;
   readonly disposition: Disposition | null;
   readonly error_reason: "SPEND_MISMATCH" | "GENERATION_NOT_FOUND" | null;
   readonly differing_fields: string[];
@@ -137,7 +146,7 @@ export async function authorizeBatch(
   const asked = commands.map(authorizeRequest);
   const requests = JSON.stringify(rehearsed ? asked.map((one) => ({ ...one, rehearsed })) : asked);
   const rows = await run<DecisionRow>(database, authorizeBatchStatement, [workspace, requests]);
-  return rows.map(readDecision);
+  return rows.map((row, index) => readDecision(row, commands[index]));
 }
 
 /** Settles a batch of one workspace; one statement, one commit. Answers in the same order. */
@@ -373,7 +382,8 @@ export function readSettled(row: SettledRow): Settled {
   };
 }
 
-function readDecision(row: DecisionRow): AuthorizeDecision {
+function readDecision(row: DecisionRow, asked: AuthorizeCommand | undefined): AuthorizeDecision {
+  const isAsAsked = asked !== undefined && row.new_grant_time !== null;
   return {
     disposition: row.disposition ?? undefined,
     errorReason: row.error_reason ?? undefined,
@@ -385,6 +395,10 @@ function readDecision(row: DecisionRow): AuthorizeDecision {
     cap: readCapFigures(row),
     killSwitch: readEngaged(row),
     draws: row.draws === null ? [] : (JSON.parse(row.draws) as CapDrawJson[]).map(readCapDraw),
-    authorization: row.visible ? readAuthorization(row) : undefined,
+    authorization: isAsAsked
+      ? newAuthorization(asked, row.new_grant_time)
+      : row.visible
+        ? readAuthorization(row)
+        : undefined,
   };
 }

@@ -371,7 +371,8 @@ create index authorizations_vendor_reference_idx on holdfast.authorizations (wor
   where vendor_reference is not null;
 
 -- What one authorization takes from one cap, in the window in which it was granted: an amount, which an increase raises,
--- or one place.
+-- or one place. No foreign key: it is written in one statement with its authorization, which stays for ever, and the check
+-- would lock and write that row again.
 create table holdfast.holds (
   workspace_id text not null,
   spend_key text not null,
@@ -384,8 +385,6 @@ create table holdfast.holds (
   -- What refunds gave back of what was committed for it.
   returned_micros bigint not null default 0,
   constraint holds_pkey primary key (workspace_id, spend_key, generation, cap_id),
-  constraint holds_authorization_fkey foreign key (workspace_id, spend_key, generation)
-    references holdfast.authorizations (workspace_id, spend_key, generation),
   constraint holds_amount_check check (
     (amount_micros > 0 and spend_count = 0) or (amount_micros = 0 and spend_count = 1)
   ),
@@ -635,7 +634,8 @@ as $$
     when p_key.state <> 'ACTIVE' then 'VAULT_KEY_SUSPENDED'
     when p_key.expire_time <= p_now then 'VAULT_KEY_EXPIRED'
     when p_key.vendor <> p_vendor then 'VENDOR'
-    when not holdfast.endpoint_allowed(p_key.allowed_endpoints, p_endpoint) then 'ENDPOINT'
+    when not (p_endpoint = any (p_key.allowed_endpoints))
+      and not holdfast.endpoint_allowed(p_key.allowed_endpoints, p_endpoint) then 'ENDPOINT'
     when p_period <> all (p_key.billing_periods) then 'BILLING_PERIOD'
     when p_purpose <> all (p_key.purposes) then 'PURPOSE'
     when p_customer <> all (p_key.customers) then 'CUSTOMER'

@@ -1,3 +1,23 @@
+-- One request of a batch, as it comes from the server.
+create type holdfast.authorize_request as (
+  ord integer, spend_key text, customer_id text, billing_period text, purpose text, vault_key_id text, vendor text,
+  vendor_account text, endpoint text, currency text, amount_micros bigint, direction text, refund_of text,
+  settlement text, resend_safe_for interval, attempt_id text, body_fingerprint text, credential_fingerprint text,
+  same_body_required boolean, hold_for interval, lease text, lease_period text, holder_id text, fencing_token bigint,
+  trace_id text, retry_after_generation integer, continue_reference text, rehearsed boolean
+);
+
+-- What a request of a batch is answered.
+create type holdfast.authorize_decision as (
+  ord integer, disposition text, error_reason text, differing_fields text[], visible boolean,
+  may_have_been_sent boolean, retry_after_ms bigint, failed_generation integer,
+  rule text, cap_id text, window_label text, window_start timestamptz, window_end timestamptz, cap_limit bigint,
+  cap_committed numeric, cap_held numeric, cap_currency text, draws jsonb, kill_switch text, kill_switch_target text,
+  authorization_row holdfast.authorizations,
+  -- In place of the row, where it is what was asked for and nothing else: when it was granted.
+  grant_time timestamptz
+);
+
 -- Judges a batch of requests of one workspace in arrival order and writes everything that follows, in the
 -- caller's single statement: one round trip, one commit.
 --
@@ -8,17 +28,12 @@
 -- What is read is locked: a revoke, a new cap or a lease takeover returns only after every grant that saw the
 -- old state has ended. Each statement below has a snapshot of its own, so what a lock waited for is seen.
 create function holdfast.authorize_batch(p_workspace text, p_requests jsonb)
-returns table (
-  ord integer, disposition text, error_reason text, differing_fields text[], visible boolean,
-  may_have_been_sent boolean, retry_after_ms bigint, failed_generation integer,
-  rule text, cap_id text, window_label text, window_start timestamptz, window_end timestamptz, cap_limit bigint,
-  cap_committed numeric, cap_held numeric, cap_currency text, draws jsonb, kill_switch text, kill_switch_target text,
-  authorization_row holdfast.authorizations
-)
+returns setof holdfast.authorize_decision
 language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
+  v_requests holdfast.authorize_request[];
   v_now timestamptz;
   v_denied text[];
   -- The kill switch that denied, and what it stops.
@@ -68,15 +83,17 @@ declare
   v_figures jsonb;
   v_all jsonb;
 begin
+  select array_agg(x order by x.ord) into v_requests
+    from jsonb_populate_recordset(null::holdfast.authorize_request, p_requests) as x;
   perform holdfast.share_policy(p_workspace);
   perform from holdfast.vault_keys k
     where k.workspace_id = p_workspace
-      and k.vault_key_id in (select x.vault_key_id from jsonb_to_recordset(p_requests) as x (vault_key_id text))
+      and k.vault_key_id in (select x.vault_key_id from unnest(v_requests) as x)
     order by k.vault_key_id for share;
   perform from holdfast.billing_leases l
     where l.workspace_id = p_workspace
       and (l.lease, l.billing_period) in (
-        select x.lease, x.lease_period from jsonb_to_recordset(p_requests) as x (lease text, lease_period text)
+        select x.lease, x.lease_period from unnest(v_requests) as x
         where x.lease is not null
       )
     order by l.lease, l.billing_period for key share;
@@ -89,10 +106,7 @@ begin
       k, v_now, x.vendor, x.endpoint, x.billing_period, x.purpose, x.customer_id, x.currency, x.amount_micros)
     order by x.ord), '{}')
   into v_denied
-  from jsonb_to_recordset(p_requests) as x (
-    ord integer, vault_key_id text, vendor text, endpoint text, billing_period text, purpose text, customer_id text,
-    currency text, amount_micros bigint
-  )
+  from unnest(v_requests) as x
   left join holdfast.vault_keys k on k.workspace_id = p_workspace and k.vault_key_id = x.vault_key_id;
 
   if exists (select from holdfast.kill_switches s where s.workspace_id = p_workspace and s.release_time is null) then
@@ -102,7 +116,7 @@ begin
       array_agg(case when v_denied[x.ord] is null then s.kill_switch_id end order by x.ord),
       array_agg(case when v_denied[x.ord] is null then s.target_kind end order by x.ord)
     into v_denied, v_switches, v_targets
-    from jsonb_to_recordset(p_requests) as x (ord integer, vendor text, customer_id text)
+    from unnest(v_requests) as x
     left join lateral holdfast.engaged_kill_switch(p_workspace, x.vendor, x.customer_id) s on true;
   end if;
 
@@ -120,13 +134,7 @@ begin
       c.credential_fingerprint, v_now, v_now + c.hold_for, v_now + c.hold_for, c.lease, c.fencing_token, c.trace_id
     from (
       select distinct on (x.spend_key) x.*
-      from jsonb_to_recordset(p_requests) as x (
-        ord integer, spend_key text, customer_id text, billing_period text, purpose text, vault_key_id text,
-        vendor text, vendor_account text, endpoint text, currency text, amount_micros bigint, direction text,
-        refund_of text, settlement text,
-        resend_safe_for interval, attempt_id text, body_fingerprint text, credential_fingerprint text,
-        hold_for interval, lease text, fencing_token bigint, trace_id text, retry_after_generation integer
-      )
+      from unnest(v_requests) as x
       where v_denied[x.ord] is null and x.retry_after_generation = 0
       order by x.spend_key, x.ord
     ) c
@@ -136,23 +144,30 @@ begin
   )
   select coalesce(array_agg(c.spend_key), '{}') into v_claimed from claims c;
 
+  if cardinality(v_claimed) = cardinality(v_requests) then
+    return query select g.* from holdfast.grant_all(p_workspace, v_now, v_requests) g;
+    if found then
+      return;
+    end if;
+  end if;
+
   -- Generation 1 is the mutex of its spend: with it locked, no other batch can add a generation.
   perform from holdfast.authorizations t
     where t.workspace_id = p_workspace and t.generation = 1
-      and t.spend_key in (select x.spend_key from jsonb_to_recordset(p_requests) as x (spend_key text))
+      and t.spend_key in (select x.spend_key from unnest(v_requests) as x)
     order by t.spend_key for update;
   perform from holdfast.authorizations t
     where t.workspace_id = p_workspace and t.generation > 1
-      and t.spend_key in (select x.spend_key from jsonb_to_recordset(p_requests) as x (spend_key text))
+      and t.spend_key in (select x.spend_key from unnest(v_requests) as x)
       and t.state in ('HELD', 'IN_DOUBT')
     order by t.generation, t.spend_key for update;
   -- Not before: whoever held a lock may just have settled what was recovered.
-  p_requests := holdfast.requests_to_judge(p_workspace, p_requests);
+  v_requests := holdfast.requests_to_judge(p_workspace, v_requests);
 
   select coalesce(array_agg(m.ord), '{}'), coalesce(array_agg(m.cap_id), '{}'), coalesce(array_agg(m.label), '{}'),
     coalesce(array_agg(m.subject), '{}'), coalesce(array_agg(m.unpinned), '{}')
   into m_ords, m_caps, m_labels, m_subjects, m_unpinned
-  from holdfast.matching_caps(p_workspace, p_requests, v_now) m
+  from holdfast.matching_caps(p_workspace, v_requests, v_now) m
   where v_denied[m.ord] is null;
 
   -- Every counter that a request draws on must exist before it can be locked. Where its caller could invent the label,
@@ -184,7 +199,7 @@ begin
         union
         -- What an expired, never bound generation would give back.
         select h.cap_id, h.window_label, h.subject
-        from jsonb_to_recordset(p_requests) as x (spend_key text)
+        from unnest(v_requests) as x
         join holdfast.authorizations t on t.workspace_id = p_workspace and t.spend_key = x.spend_key
           and t.state in ('HELD', 'IN_DOUBT') and t.settlement = 'TWO_STEP' and t.vendor_reference is null
         join holdfast.holds h on h.workspace_id = p_workspace and h.spend_key = t.spend_key
@@ -196,14 +211,7 @@ begin
 
   for r in
     select x.*, m.counters, m.caps, m.labels, m.subjects, m.unpinned
-    from jsonb_to_recordset(p_requests) as x (
-      ord integer, spend_key text, customer_id text, billing_period text, purpose text, vault_key_id text,
-      vendor text, vendor_account text, endpoint text, currency text, amount_micros bigint, direction text,
-        refund_of text, settlement text,
-      resend_safe_for interval, attempt_id text, body_fingerprint text, credential_fingerprint text,
-      same_body_required boolean, hold_for interval, lease text, lease_period text, holder_id text, fencing_token bigint, trace_id text, retry_after_generation integer,
-      continue_reference text, rehearsed boolean
-    )
+    from unnest(v_requests) as x
     left join (
       select mc.ord, array_agg(k.i order by mc.cap_id) as counters, array_agg(mc.cap_id order by mc.cap_id) as caps,
         array_agg(mc.label order by mc.cap_id) as labels, array_agg(mc.subject order by mc.cap_id) as subjects,
@@ -542,14 +550,11 @@ begin
     select array_agg(case when d_disposition[x.ord] = 'DENIED' or d_error[x.ord] is not null then
         holdfast.fold_of(jsonb_build_array('authorize', x.vault_key_id, d_disposition[x.ord], d_error[x.ord],
           d_rule[x.ord], d_fields[x.ord], d_generation[x.ord], v_switches[x.ord], v_caps[d_counter[x.ord]],
-          v_labels[d_counter[x.ord]], to_jsonb(x) - 'ord'))
+          v_labels[d_counter[x.ord]], x.spend_key, x.currency, x.amount_micros, x.vendor, x.vendor_account, x.endpoint, x.direction, x.refund_of,
+          x.lease, x.lease_period, x.fencing_token))
       end order by x.ord)
     into d_folds
-    from jsonb_to_recordset(p_requests) as x (
-      ord integer, vault_key_id text, spend_key text, currency text, amount_micros bigint, vendor text,
-      vendor_account text, endpoint text, direction text, refund_of text, lease text, lease_period text,
-      fencing_token bigint
-    );
+    from unnest(v_requests) as x;
     select array_agg(f.count order by f.ord) into d_counts from holdfast.fold_events(p_workspace, v_now, d_folds) f;
   end if;
   insert into holdfast.audit_events (
@@ -577,11 +582,7 @@ begin
            'direction', x.direction, 'refund_of', x.refund_of) else '{}' end
     end,
     x.vault_key_id, d_folds[x.ord], coalesce(d_counts[x.ord], 1)
-  from jsonb_to_recordset(p_requests) as x (
-    ord integer, vault_key_id text, spend_key text, customer_id text, billing_period text, purpose text,
-    attempt_id text, currency text, amount_micros bigint, trace_id text, lease text, lease_period text,
-    fencing_token bigint, direction text, refund_of text
-  )
+  from unnest(v_requests) as x
   join (
     select k.ord, null::bigint as i from unnest(d_key) with ordinality as k (key, ord)
     union all
@@ -597,7 +598,7 @@ begin
       holdfast.window_start(c, v_labels[d_counter[d.ord]]), holdfast.window_end(c, v_labels[d_counter[d.ord]]),
       v_limits[d_counter[d.ord]], coalesce(d_used_committed[d.ord], 0), coalesce(d_used_held[d.ord], 0),
       v_currencies[d_counter[d.ord]], d_draws[d.ord], v_switches[d.ord], v_targets[d.ord],
-      case when d_row[d.ord] is null then t else d_row[d.ord] end
+      case when d_row[d.ord] is null then t else d_row[d.ord] end, null::timestamptz
     from unnest(d_key, d_generation) with ordinality as d (key, generation, ord)
     left join holdfast.caps c on c.workspace_id = p_workspace and c.cap_id = v_caps[d_counter[d.ord]]
     left join holdfast.authorizations t
@@ -606,61 +607,230 @@ begin
 end
 $$;
 
+-- Grants a whole batch in sets, as authorize_batch would one by one, where that is certain to come to the same: every
+-- spend is new, each named once, and every cap that they draw on has room for all of it. Otherwise no rows, nothing
+-- written, and the counters locked.
+create function holdfast.grant_all(
+  p_workspace text, p_now timestamptz, p_requests holdfast.authorize_request[]
+) returns setof holdfast.authorize_decision
+language plpgsql volatile
+as $$
+declare
+  m_ords integer[]; m_caps text[]; m_labels text[]; m_subjects text[];
+  v_unpinned boolean;
+  v_caps text[]; v_labels text[]; v_subjects text[]; v_limits bigint[]; v_max bigint[]; v_currencies text[];
+  v_committed numeric[]; v_held numeric[];
+  -- What is drawn, one row per request and cap; h_held is what the counter then holds.
+  h_ord integer[]; h_counter integer[]; h_take bigint[]; h_held numeric[];
+  v_fits boolean;
+begin
+  if exists (
+    select from unnest(p_requests) as x
+    where x.rehearsed or (x.lease is not null and not exists (
+      select from holdfast.billing_leases l
+      where l.workspace_id = p_workspace and l.lease = x.lease and l.billing_period = x.lease_period
+        and l.holder_id = x.holder_id and l.fencing_token = x.fencing_token
+        and l.expire_time > p_now and not l.completed
+    ))
+  ) then
+    return;
+  end if;
+
+  select array_agg(m.ord), array_agg(m.cap_id), array_agg(m.label), array_agg(m.subject), coalesce(bool_or(m.unpinned), false)
+  into m_ords, m_caps, m_labels, m_subjects, v_unpinned
+  from holdfast.matching_caps(p_workspace, p_requests, p_now) m;
+  if v_unpinned then
+    return;
+  end if;
+
+  if m_ords is not null then
+    insert into holdfast.counters (workspace_id, cap_id, window_label, subject)
+      select distinct p_workspace, m.cap_id, m.label, m.subject
+      from unnest(m_caps, m_labels, m_subjects) as m (cap_id, label, subject)
+      order by m.cap_id, m.label, m.subject
+      on conflict (workspace_id, cap_id, window_label, subject) do nothing;
+
+    select array_agg(k.cap_id), array_agg(k.window_label), array_agg(k.subject), array_agg(k.cap_limit),
+      array_agg(k.max_per_spend_micros), array_agg(k.currency), array_agg(k.committed), array_agg(k.held)
+    into v_caps, v_labels, v_subjects, v_limits, v_max, v_currencies, v_committed, v_held
+    from (
+      select n.cap_id, n.window_label, n.subject, c.max_per_spend_micros, c.currency,
+        coalesce(c.limit_micros, c.limit_count) as cap_limit,
+        case when c.currency is null then n.committed_count else n.committed_micros end as committed,
+        case when c.currency is null then n.held_count else n.held_micros end as held
+      from (
+        select distinct m.cap_id, m.label, m.subject
+        from unnest(m_caps, m_labels, m_subjects) as m (cap_id, label, subject)
+      ) m
+      join holdfast.counters n on n.workspace_id = p_workspace and n.cap_id = m.cap_id and n.window_label = m.label
+        and n.subject = m.subject
+      join holdfast.caps c on c.workspace_id = n.workspace_id and c.cap_id = n.cap_id
+      order by n.cap_id, n.window_label, n.subject
+      for update of n
+    ) k;
+
+    -- What a counter holds after a request is compared, and not the sum alone, since it is also what the audit tells.
+    select array_agg(d.ord order by d.ord, d.cap_id), array_agg(d.i order by d.ord, d.cap_id),
+      array_agg(d.take order by d.ord, d.cap_id), array_agg(d.held order by d.ord, d.cap_id),
+      bool_and(coalesce(d.take <= coalesce(d.max, d.take) and d.same_currency and d.held <= d.room, false))
+    into h_ord, h_counter, h_take, h_held, v_fits
+    from (
+      select q.ord, q.cap_id, q.i, q.take, q.max, q.same_currency, q.room,
+        q.held + sum(q.take) over (partition by q.i order by q.ord) as held
+      from (
+        select m.ord, m.cap_id, k.i, case when k.currency is null then 1 else x.amount_micros end as take,
+          case when k.currency is null then null else k.max end as max,
+          k.currency is null or k.currency = x.currency as same_currency, k.cap_limit - k.committed as room, k.held
+        from unnest(m_ords, m_caps, m_labels, m_subjects) as m (ord, cap_id, label, subject)
+        join unnest(p_requests) as x on x.ord = m.ord
+        left join unnest(v_caps, v_labels, v_subjects, v_limits, v_max, v_currencies, v_committed, v_held)
+          with ordinality as k (cap_id, label, subject, cap_limit, max, currency, committed, held, i)
+          on k.cap_id = m.cap_id and k.label = m.label and k.subject = m.subject
+      ) q
+    ) d;
+    if not v_fits then
+      return;
+    end if;
+
+    update holdfast.counters n set
+        held_micros = n.held_micros + case when k.currency is null then 0 else k.amount end,
+        held_count = n.held_count + case when k.currency is null then k.amount else 0 end
+      from (
+        select v_caps[h.i] as cap_id, v_labels[h.i] as label, v_subjects[h.i] as subject, v_currencies[h.i] as currency,
+          sum(h.take) as amount
+        from unnest(h_counter, h_take) as h (i, take)
+        group by h.i
+      ) k
+      where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.label and n.subject = k.subject;
+
+    insert into holdfast.holds (
+      workspace_id, spend_key, generation, cap_id, window_label, subject, amount_micros, spend_count
+    )
+      select p_workspace, x.spend_key, 1, v_caps[h.i], v_labels[h.i], v_subjects[h.i],
+        case when v_currencies[h.i] is null then 0 else h.take end,
+        case when v_currencies[h.i] is null then 1 else 0 end
+      from unnest(h_ord, h_counter, h_take) as h (ord, i, take)
+      join unnest(p_requests) as x on x.ord = h.ord;
+  end if;
+
+  insert into holdfast.audit_events (
+    workspace_id, xid, n, event_time, kind, actor_kind, actor_id, spend_key, generation, customer_id, billing_period,
+    purpose, attempt_id, currency, amount_micros, disposition, trace_id, detail, vault_key_id
+  )
+  select p_workspace, pg_current_xact_id(),
+    coalesce((
+      select max(e.n) + 1 from holdfast.audit_events e
+      where e.workspace_id = p_workspace and e.xid = pg_current_xact_id()
+    ), 0) + x.ord - 1,
+    p_now, 'spend.granted', 'vault_key', x.vault_key_id, x.spend_key, 1, x.customer_id, x.billing_period, x.purpose,
+    x.attempt_id, x.currency, x.amount_micros, 'GRANTED', x.trace_id,
+    jsonb_build_object('caps', coalesce(f.figures, '[]'))
+      || case when x.lease is not null then jsonb_build_object(
+           'lease', x.lease, 'lease_period', x.lease_period, 'fencing_token', x.fencing_token) else '{}' end
+      || case when x.direction <> 'SPEND' then jsonb_build_object(
+           'direction', x.direction, 'refund_of', x.refund_of) else '{}' end,
+    x.vault_key_id
+  from unnest(p_requests) as x
+  left join (
+    select h.ord, jsonb_agg(holdfast.cap_figures(
+        k.cap_id, k.label, k.currency, k.cap_limit, k.committed, h.held) order by k.cap_id) as figures
+    from unnest(h_ord, h_counter, h_held) as h (ord, i, held)
+    join unnest(v_caps, v_labels, v_currencies, v_limits, v_committed) with ordinality
+      as k (cap_id, label, currency, cap_limit, committed, i) on k.i = h.i
+    group by h.ord
+  ) f on f.ord = x.ord
+  order by x.ord;
+
+  return query
+    select x.ord, 'GRANTED'::text, null::text, '{}'::text[], true, false, null::bigint, null::integer, null::text,
+      null::text, null::text, null::timestamptz, null::timestamptz, null::bigint, 0::numeric, 0::numeric, null::text,
+      null::jsonb, null::text, null::text, null::holdfast.authorizations, p_now
+    from unnest(p_requests) as x
+    order by x.ord;
+end
+$$;
+
 -- Which counters each request of a batch draws on: every cap of its direction of which all set scope fields match, and
 -- which is not archived, not of another fixed time and not attached to other keys. A BILLING_PERIOD cap is marked unpinned
 -- for a key that does not pin its periods: its caller could invent one.
 --
 -- The label of a window is found once per cap, not once per request: it is the dearest part.
-create function holdfast.matching_caps(p_workspace text, p_requests jsonb, p_now timestamptz)
+create function holdfast.matching_caps(
+  p_workspace text, p_requests holdfast.authorize_request[], p_now timestamptz
+)
 returns table (ord integer, cap_id text, label text, subject text, unpinned boolean)
-language sql stable
+language plpgsql stable
 as $$
+#variable_conflict use_column
+declare
+  -- The vault keys of the batch, and none.
+  v_keys text[] := (select array_append(array_agg(distinct x.vault_key_id), '') from unnest(p_requests) as x);
+  m_ords integer[]; m_caps text[]; m_customers text[]; m_periods text[]; m_pins_none boolean[];
+begin
+  -- In arrays, for they are joined the same way whatever the planner believes of the tables.
   with asked as materialized (
     select x.*, k.billing_periods is null as pins_none, k.attached_caps
-    from jsonb_to_recordset(p_requests) as x (
-      ord integer, vault_key_id text, vendor text, endpoint text, customer_id text, billing_period text, purpose text,
-      direction text
-    )
+    from unnest(p_requests) as x
     join holdfast.vault_keys k on k.workspace_id = p_workspace and k.vault_key_id = x.vault_key_id
-  ), matched as materialized (
-    select x.ord, c.cap_id
+  ), general as materialized (
+    select c.* from holdfast.caps c
+    where c.workspace_id = p_workspace and c.direction in ('SPEND', 'REFUND')
+      and coalesce(c.scope_vault_key_id, '') = any (v_keys) and coalesce(c.scope_customer_id, '') = ''
+      and c.archive_time is null and not c.attached_only
+  ), matched as (
+    select x.ord, x.customer_id, x.billing_period, x.pins_none, c.cap_id
+    from asked x
+    join general c on c.direction = x.direction
+    where (c.scope_vault_key_id is null or c.scope_vault_key_id = x.vault_key_id)
+      and (c.scope_vendor is null or c.scope_vendor = x.vendor)
+      and (c.scope_purpose is null or c.scope_purpose = x.purpose)
+      and (c.scope_endpoint is null or holdfast.endpoint_allowed(array[c.scope_endpoint], x.endpoint))
+    union all
+    select x.ord, x.customer_id, x.billing_period, x.pins_none, c.cap_id
     from asked x
     join holdfast.caps c on c.workspace_id = p_workspace and c.direction = x.direction
       and coalesce(c.scope_vault_key_id, '') = any (array['', x.vault_key_id])
-      and coalesce(c.scope_customer_id, '') = any (array['', x.customer_id])
+      and coalesce(c.scope_customer_id, '') = x.customer_id
     where c.archive_time is null and not c.attached_only
       and (c.scope_vendor is null or c.scope_vendor = x.vendor)
-      and (c.scope_endpoint is null or holdfast.endpoint_allowed(array[c.scope_endpoint], x.endpoint))
       and (c.scope_purpose is null or c.scope_purpose = x.purpose)
+      and (c.scope_endpoint is null or holdfast.endpoint_allowed(array[c.scope_endpoint], x.endpoint))
     union all
-    select x.ord, c.cap_id
+    select x.ord, x.customer_id, x.billing_period, x.pins_none, c.cap_id
     from asked x
     cross join lateral (select distinct a.cap_id from unnest(x.attached_caps) as a (cap_id)) a
     join holdfast.caps c on c.workspace_id = p_workspace and c.cap_id = a.cap_id and c.direction = x.direction
-    where c.archive_time is null and c.attached_only
+    where x.attached_caps <> '{}' and c.archive_time is null and c.attached_only
       and (c.scope_vault_key_id is null or c.scope_vault_key_id = x.vault_key_id)
       and (c.scope_customer_id is null or c.scope_customer_id = x.customer_id)
       and (c.scope_vendor is null or c.scope_vendor = x.vendor)
-      and (c.scope_endpoint is null or holdfast.endpoint_allowed(array[c.scope_endpoint], x.endpoint))
       and (c.scope_purpose is null or c.scope_purpose = x.purpose)
-  ), windows as materialized (
-    select c.cap_id, c.cap_window, c.per_customer, holdfast.window_label(c, '', p_now) as label
-    from holdfast.caps c
-    where c.workspace_id = p_workspace and c.cap_id in (select m.cap_id from matched m)
-      and (c.cap_window <> 'FIXED' or (c.start_time <= p_now and p_now < c.end_time))
+      and (c.scope_endpoint is null or holdfast.endpoint_allowed(array[c.scope_endpoint], x.endpoint))
   )
-  select x.ord, w.cap_id, case when w.cap_window = 'BILLING_PERIOD' then x.billing_period else w.label end,
-    case when w.per_customer then x.customer_id else '' end, w.cap_window = 'BILLING_PERIOD' and x.pins_none
-  from asked x
-  join matched m on m.ord = x.ord
-  join windows w on w.cap_id = m.cap_id
+  select array_agg(m.ord), array_agg(m.cap_id), array_agg(m.customer_id), array_agg(m.billing_period),
+    array_agg(m.pins_none)
+  into m_ords, m_caps, m_customers, m_periods, m_pins_none
+  from matched m;
+  return query
+    select m.ord, w.cap_id, case when w.cap_window = 'BILLING_PERIOD' then m.billing_period else w.label end,
+      case when w.per_customer then m.customer_id else '' end, w.cap_window = 'BILLING_PERIOD' and m.pins_none
+    from unnest(m_ords, m_caps, m_customers, m_periods, m_pins_none)
+      as m (ord, cap_id, customer_id, billing_period, pins_none)
+    join (
+      select c.cap_id, c.cap_window, c.per_customer, holdfast.window_label(c, '', p_now) as label
+      from (select distinct a.cap_id from unnest(m_caps) as a (cap_id)) a
+      join holdfast.caps c on c.workspace_id = p_workspace and c.cap_id = a.cap_id
+      where c.cap_window <> 'FIXED' or (c.start_time <= p_now and p_now < c.end_time)
+    ) w on w.cap_id = m.cap_id;
+end
 $$;
 
--- The figures of a cap in the audit: micros of its currency; spends, where it has none.
+-- The figures of a cap in the audit: micros of its currency; spends, where it has none. Stable, as what it calls is: only
+-- so is it a part of the statements that use it, and not a call per row.
 create function holdfast.cap_figures(
   p_cap text, p_window text, p_currency text, p_limit bigint, p_committed numeric, p_held numeric
 ) returns jsonb
-language sql immutable parallel safe
+language sql stable parallel safe
 as $$
   select case when p_currency is null
     then jsonb_build_object('cap', p_cap, 'window', p_window, 'limit_count', p_limit, 'committed_count', p_committed,

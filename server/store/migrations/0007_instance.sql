@@ -87,24 +87,29 @@ $$;
 
 -- The requests of a batch as they are to be judged, with their spends locked. What was recovered unbound is stored as what
 -- is sent once, and a repeat of it learns that it is in doubt; it is no other request than the first.
-create function holdfast.requests_to_judge(p_workspace text, p_requests jsonb) returns jsonb
+create function holdfast.requests_to_judge(p_workspace text, p_requests holdfast.authorize_request[])
+returns holdfast.authorize_request[]
 language plpgsql volatile
 as $$
+declare
+  x holdfast.authorize_request;
 begin
-  if not exists (select from holdfast.recovered_authorizations r where r.workspace_id = p_workspace) then
-    return p_requests;
-  end if;
-  return (
-    select jsonb_agg(
-      case when exists (
+  if exists (select from holdfast.recovered_authorizations r where r.workspace_id = p_workspace) then
+    for i in 1 .. cardinality(p_requests) loop
+      x := p_requests[i];
+      if exists (
         select from holdfast.recovered_authorizations r
         join holdfast.authorizations t on t.workspace_id = p_workspace and t.spend_key = r.spend_key
           and t.generation = r.generation and t.state <> 'VOIDED'
-        where r.workspace_id = p_workspace and r.spend_key = x.request->>'spend_key'
-      ) then x.request || '{"settlement": "SEND_ONCE", "resend_safe_for": null}' else x.request end
-      order by x.place)
-    from jsonb_array_elements(p_requests) with ordinality as x (request, place)
-  );
+        where r.workspace_id = p_workspace and r.spend_key = x.spend_key
+      ) then
+        x.settlement := 'SEND_ONCE';
+        x.resend_safe_for := null;
+        p_requests[i] := x;
+      end if;
+    end loop;
+  end if;
+  return p_requests;
 end
 $$;
 
