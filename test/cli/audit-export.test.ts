@@ -69,10 +69,11 @@ test("an export that was cut off goes on where it stood, and later with what was
   const whole = join(folder, "whole.csv");
   expect(await terminal.run([...args.slice(0, -1), whole])).toMatchObject({ code: 0, err: "" });
   expect(await terminal.run(args)).toMatchObject({ code: 0, err: "" });
-  // As a crash leaves it: half a page more than what the file beside it speaks of.
+  // As a crash leaves it: half a page more than what the file beside it speaks of, and more than what is to come, which
+  // would cover it up.
   const [header = "", first = ""] = (await readFile(path, "utf8")).split("\r\n");
   const standing = JSON.parse(await readFile(`${path}.resume`, "utf8")) as { bytes: number };
-  await appendFile(path, "half a li");
+  await appendFile(path, "half a page ".repeat(1_000));
   expect((await stat(path)).size).toBeGreaterThan(standing.bytes);
   const more = await add("export.cut", 3);
   expect(await terminal.run([...args, "--resume"])).toMatchObject({ code: 0, err: "" });
