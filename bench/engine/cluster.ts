@@ -19,7 +19,7 @@ export interface Cluster {
 /** Counts since the start. */
 export interface Spent {
   readonly walBytes: number;
-  /** How often the log was written to disk for good. */
+  /** How often a session had the log written to disk for good; before Postgres 18 its background processes count too. */
   readonly walSyncs: number;
   /** Undefined where there is no /proc. */
   readonly cpuMs: number | undefined;
@@ -29,7 +29,7 @@ export interface Spent {
 function spentText(version: number): string {
   const syncs =
     version >= 180_000
-      ? "(select sum(fsyncs) from pg_stat_io where object = 'wal')"
+      ? "(select sum(fsyncs) from pg_stat_io where object = 'wal' and backend_type = 'client backend')"
       : "(select wal_sync from pg_stat_wal)";
   return `select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::float8 as wal, ${syncs}::float8 as syncs`;
 }

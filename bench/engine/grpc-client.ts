@@ -1,32 +1,34 @@
 import { type ClientHttp2Session, connect } from "node:http2";
-import { once } from "node:events";
 
 /** Unary gRPC calls over a few HTTP/2 sessions, with as little work as Node allows: what is timed is the server. */
 export interface GrpcClient {
   /** The answer's message. Rejects on any status but OK. */
   call(path: string, message: Uint8Array): Promise<Uint8Array>;
-  close(): Promise<void>;
+  close(): void;
 }
 
 // A server of Holdfast takes 128 calls at a time on one session.
 const sessionsDefault = 4;
 
-export async function openGrpc(url: string, token: string, sessions = sessionsDefault): Promise<GrpcClient> {
-  const open = await Promise.all(
-    Array.from({ length: sessions }, async () => {
-      const session = connect(url);
-      await once(session, "connect");
-      return session;
-    }),
-  );
+/** Connects with the first call: a server waits only some seconds for it. */
+export function openGrpc(url: string, token: string, sessions = sessionsDefault): GrpcClient {
+  const open: ClientHttp2Session[] = [];
   let calls = 0;
+  const turn = (): ClientHttp2Session => {
+    calls += 1;
+    const at = calls % sessions;
+    const known = open[at];
+    if (known !== undefined && !known.closed && !known.destroyed) return known;
+    const session = connect(url);
+    // Its calls are told as well.
+    session.on("error", () => {});
+    open[at] = session;
+    return session;
+  };
   return {
-    call(path, message) {
-      calls += 1;
-      return callOn(open[calls % sessions] as ClientHttp2Session, path, token, message);
-    },
-    async close() {
-      await Promise.all(open.map((session) => new Promise<void>((resolve) => session.close(resolve))));
+    call: async (path, message) => callOn(turn(), path, token, message),
+    close() {
+      for (const session of open) session?.destroy();
     },
   };
 }
@@ -51,6 +53,8 @@ function callOn(session: ClientHttp2Session, path: string, token: string, messag
   stream.on("trailers", read);
   stream.on("data", (chunk: Buffer) => chunks.push(chunk));
   stream.on("error", reject);
+  // A stream that the server has cut may end without an error. After the answer this changes nothing.
+  stream.on("close", () => reject(new Error(`${path}: closed without an answer, code ${stream.rstCode}`)));
   stream.on("end", () => {
     const body = chunks.length === 1 ? (chunks[0] as Buffer) : Buffer.concat(chunks);
     if (status === "0") resolve(body.subarray(5));

@@ -39,7 +39,11 @@ async function partsOf(root: string) {
 export async function openHoldfast({ connection, folder, root, isFirst }: Surroundings): Promise<Contender> {
   const parts = await partsOf(root);
   const config = parts.readConfig({ HOLDFAST_DATA_FOLDER: folder }, ["--embedded"]);
-  const telemetry = parts.startTelemetry({ serviceName: "holdfast", metricIntervalMs: config.metricIntervalMs });
+  const telemetry = parts.startTelemetry({
+    serviceName: "holdfast",
+    instanceId: "bench",
+    metricIntervalMs: config.metricIntervalMs,
+  });
   const instance = parts.createInstanceWatch(() => {});
   const openPool = () =>
     parts.createPool({ connection, max: config.poolSize, onSession: (client) => instance.look(client) });

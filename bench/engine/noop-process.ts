@@ -24,7 +24,11 @@ import { noopService } from "./noop-service.ts";
  */
 const { connection = "{}", folder = "" } = given();
 const config = readConfig({ HOLDFAST_DATA_FOLDER: folder }, ["--embedded"]);
-const telemetry = startTelemetry({ serviceName: "holdfast", metricIntervalMs: config.metricIntervalMs });
+const telemetry = startTelemetry({
+  serviceName: "holdfast",
+  instanceId: "bench",
+  metricIntervalMs: config.metricIntervalMs,
+});
 const pool = createPool({ connection: JSON.parse(connection) as pg.ClientConfig, max: config.poolSize });
 const log = pino({ level: "warn" }, pino.destination(2));
 const routes = (router: ConnectRouter): void => {

@@ -1,5 +1,11 @@
 import pg from "pg";
-import { amountMicros } from "./contender.ts";
+import { amountMicros, limitMicros } from "./contender.ts";
+
+/** Six years of months. */
+const closedPeriods = Array.from(
+  { length: 70 },
+  (_, n) => `${2021 + Math.floor(n / 12)}-${String(1 + (n % 12)).padStart(2, "0")}`,
+);
 
 const tables = ["authorizations", "holds", "audit_events"] as const;
 
@@ -42,7 +48,7 @@ const authorizationsText = `
     case when x.state = 'VOIDED' then x.at + interval '2 seconds' end
   from (
     select 'cust' || n % 100000 as customer, 'charge-' || n as purpose,
-      case when n > $1 - $1 / 20 then '2026-11' else to_char(date '2021-01-01' + (n % 70) * interval '1 month', 'YYYY-MM') end
+      case when n > $1 - $1 / 20 then '2026-11' else ($2::text[])[1 + n % cardinality($2::text[])] end
         as period,
       case when n > $1 - least(1000, $1 / 20) then 'HELD' when n <= $1 - $1 / 20 and n % 33 = 0 then 'VOIDED'
         else 'COMMITTED' end as state,
@@ -59,10 +65,14 @@ const eventsText = `
     customer_id, billing_period, purpose, attempt_id, currency, amount_micros, disposition, trace_id, detail, vault_key_id)
   select 'hot', pg_current_xact_id(), row_number() over (), t.grant_time, 'spend.granted', 'vault_key', 'bench',
     t.spend_key, 1, t.customer_id, t.billing_period, t.purpose, t.attempt_id, 'usd', t.amount_micros, 'GRANTED', '',
-    jsonb_build_object('caps', jsonb_build_array(jsonb_build_object(
-      'cap', 'hot-0', 'window', $1::text, 'limit_micros', 1000000000000000, 'held_micros', 1, 'committed_micros', 1))),
-    'bench'
+    $1::jsonb, 'bench'
   from holdfast.authorizations t`;
+
+/** What every event of a grant says of its cap. */
+function eventDetail(label: string): string {
+  const micros = { limit_micros: limitMicros, committed_micros: limitMicros / 2, held_micros: limitMicros / 4 };
+  return JSON.stringify({ caps: [{ cap: "hot-0", window: label, ...micros }] });
+}
 
 const countersText = `
   insert into holdfast.counters (workspace_id, cap_id, window_label, subject, committed_micros, held_micros)
@@ -79,7 +89,7 @@ export async function writeRows(connection: pg.ClientConfig, rows: number): Prom
   const client = new pg.Client(connection);
   await client.connect();
   try {
-    await client.query("set maintenance_work_mem = '512MB'; set work_mem = '64MB'");
+    await client.query("set maintenance_work_mem = '256MB'; set work_mem = '64MB'");
     await client.query("begin");
     const relations = tables.map((table) => `holdfast.${table}`);
     const { rows: parts } = await client.query<Part>(partsText, [relations]);
@@ -93,9 +103,11 @@ export async function writeRows(connection: pg.ClientConfig, rows: number): Prom
     const { rows: labels } = await client.query<{ label: string }>(
       "select holdfast.window_label(c, '', holdfast.clock()) as label from holdfast.caps c where c.workspace_id = 'hot'",
     );
-    const label = labels[0]?.label;
-    await client.query(authorizationsText, [rows]);
-    for (const text of [holdsText, eventsText, countersText]) await client.query(text, [label]);
+    const label = labels[0]?.label ?? "";
+    await client.query(authorizationsText, [rows, closedPeriods]);
+    await client.query(holdsText, [label]);
+    await client.query(eventsText, [eventDetail(label)]);
+    await client.query(countersText, [label]);
     await client.query("alter table holdfast.audit_events enable always trigger audit_events_append_only");
     for (const { of: table, name, definition } of of("primary")) {
       await client.query(`alter table ${table} add constraint ${name} ${definition}`);

@@ -13,7 +13,7 @@ import { noopPath } from "./noop-service.ts";
 import { driveAt, type Place, startPlace, verify } from "./rounds.ts";
 import { authorizeBatch, authorizeOne, batchSize, openSdk } from "./rpc-calls.ts";
 
-const full = { rounds: 7, warmUp: 10_000, calls: 3_000, batches: 12 };
+const full = { rounds: 5, warmUp: 10_000, calls: 2_500, batches: 12 };
 const quick = { rounds: 1, warmUp: 64, calls: 64, batches: 2 };
 type Counts = typeof full;
 
@@ -51,15 +51,17 @@ export const rpcBench: Bench = {
     try {
       const { servers, runners, inserts } = await startAll(cluster, closers, options);
       const counts = options.quick ? quick : full;
-      for (const { name, warmUp } of runners) {
-        options.progress(`warming up ${name}`);
-        await warmUp(counts);
+      for (const runner of runners) {
+        options.progress(`warming up ${runner.name}`);
+        await runner.warmUp(counts);
       }
       const machine = describeMachine(cluster.folder);
       for (let round = 0; round < counts.rounds; round += 1) {
         options.progress(`round ${round + 1} of ${counts.rounds}`);
         const at = round % runners.length;
-        for (const { run, rates } of [...runners.slice(at), ...runners.slice(0, at)]) rates.push(await run(counts));
+        for (const runner of [...runners.slice(at), ...runners.slice(0, at)]) {
+          runner.rates.push(await runner.run(counts));
+        }
       }
       for (const server of servers) await verifyServer(cluster, server);
       await verify([inserts], ["hot"]);
@@ -78,9 +80,9 @@ async function startAll(cluster: Cluster, closers: (() => Promise<void>)[], opti
     closers.push(() => begun.close());
     return begun;
   };
-  const client = async (url: string, token: string): Promise<GrpcClient> => {
-    const opened = await openGrpc(url, token);
-    closers.push(() => opened.close());
+  const client = (url: string, token: string): GrpcClient => {
+    const opened = openGrpc(url, token);
+    closers.push(async () => opened.close());
     return opened;
   };
   const runners: Runner[] = [];
@@ -95,12 +97,12 @@ async function startAll(cluster: Cluster, closers: (() => Promise<void>)[], opti
     servers.push(server);
     const sdk = await openSdk(root, server.url, server.token);
     closers.push(async () => sdk.close());
-    runners.push(...runnersOf(server, await client(server.url, server.token), () => sdk.authorize()));
+    runners.push(...runnersOf(server, client(server.url, server.token), () => sdk.authorize()));
   }
   const [{ connection, token }] = servers as [Server];
   const noops = await child("noop-process.ts", { connection: JSON.stringify(connection), folder: cluster.folder });
   for (const name of ["stack", "stock"] as const) {
-    const opened = await client(noops.ready[name] ?? "", token);
+    const opened = client(noops.ready[name] ?? "", token);
     const nothing = new Uint8Array();
     const run = (count: number) => together(count, callers, () => opened.call(noopPath, nothing));
     runners.push(
