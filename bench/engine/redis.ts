@@ -1,5 +1,4 @@
 import { type ChildProcess, spawn, spawnSync } from "node:child_process";
-import { existsSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
@@ -48,7 +47,7 @@ export async function openRedis({ folder }: Surroundings): Promise<Contender> {
   );
   const close = () => stop(server, home);
   try {
-    while (!existsSync(socket)) {
+    while (!(await answers(socket))) {
       if (server.exitCode !== null) throw new Error(`redis-server ended with exit code ${server.exitCode}`);
       await delay(10);
     }
@@ -57,6 +56,13 @@ export async function openRedis({ folder }: Surroundings): Promise<Contender> {
     await close();
     throw error;
   }
+}
+
+/** Its socket is there a moment before it listens. */
+async function answers(socket: string): Promise<boolean> {
+  const connection = await openResp(socket).catch(() => undefined);
+  connection?.close();
+  return connection !== undefined;
 }
 
 async function stop(server: ChildProcess, home: string): Promise<void> {
