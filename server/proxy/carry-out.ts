@@ -52,6 +52,8 @@ export interface AskedRequest {
    * surely lasts, in milliseconds.
    */
   readonly keyRememberedForMs: number | undefined;
+  /** See `ProxiedVendor`. */
+  readonly declinedState: string;
 }
 
 /** What the proxy needs of the store. */
@@ -132,8 +134,11 @@ export async function carryOut(
   if (requestKey === undefined || identity === undefined) {
     return conclude(going, await send(going, identity?.spend), false);
   }
-  const keyRememberedForMs = flow === "edit" ? vendor.keysRememberedForMs : undefined;
-  const claim = memory.claim(key, requestKey, identity, { endpoint: request.endpoint, keyRememberedForMs });
+  const claim = memory.claim(key, requestKey, identity, {
+    endpoint: request.endpoint,
+    keyRememberedForMs: flow === "edit" ? vendor.keysRememberedForMs : undefined,
+    declinedState: vendor.declinedState,
+  });
   return carryClaimed({ ...going, identity, claim });
 }
 

@@ -62,7 +62,7 @@ function claimIn(
   key: ProxyKey,
   request: RequestKey,
   identity: Identity,
-  { endpoint, keyRememberedForMs }: AskedRequest,
+  { endpoint, keyRememberedForMs, declinedState }: AskedRequest,
 ): RequestClaim {
   const { workspace, vaultKeyId } = key;
   const { customerId, billingPeriod, purpose } = identity.spend;
@@ -123,7 +123,7 @@ function claimIn(
     if (claimed.kind !== "open" || claimed.sameBody) return claimed;
     // That there is no grant proves nothing about what is passed on without one.
     if (keyRememberedForMs !== undefined) return claimed;
-    const released = await releaseAbandonedRequest(database, workspace, claim, identity.spend);
+    const released = await releaseAbandonedRequest(database, workspace, claim, identity.spend, declinedState);
     return released ? claimProxiedRequest(database, cipher, workspace, claim) : claimed;
   }
 

@@ -10,6 +10,7 @@ export function proxiedStripe(carrier: StripeCarrier): ProxiedVendor {
   return {
     dialect: stripeDialect,
     keysRememberedForMs: carrier.resendSafeForMs,
+    declinedState: "requires_payment_method",
     flowOf,
     isHarmless: ({ endpoint, query, fields }) =>
       isHarmless(

@@ -149,6 +149,8 @@ export interface ProxiedVendor {
   readonly dialect: VendorDialect;
   /** How long the vendor surely remembers an idempotency key, in milliseconds. */
   readonly keysRememberedForMs: number;
+  /** The state of an object that was declined and waits for another payment method. */
+  readonly declinedState: string;
   flowOf(request: RequestHead): Flow;
   /** Whether a write, by its parameters, neither moves money nor changes what later payments do. */
   isHarmless(request: ProxyRequest): boolean;

@@ -37,6 +37,59 @@ describe("another card after a decline", () => {
   });
 });
 
+describe("another card for a declined payment that is kept", () => {
+  /** A spend whose first card was declined and which was opened for a second one by a process that was killed. */
+  async function reopened(vaultKey: string) {
+    const token = await world.key(vaultKey, { proxy: { keepDeclined: true } });
+    const pay = (card: string, by = token) =>
+      world.ask("POST", "/v1/payment_intents", {
+        token: by,
+        fields: { ...payment, payment_method: card },
+        headers: { "holdfast-spend": `customer=${vaultKey}; period=2026-11; purpose=kept` },
+      });
+    const first = await pay("pm_card_chargeDeclined");
+    expect(first.status).toBe(402);
+    const probe = await world.key(`${vaultKey}probe`);
+    await pay("pm_card_mastercard", probe);
+    await world.server.database.pool.query(
+      `update holdfast.proxied_requests p set state = 'OPEN', claim_id = $1, generation = 2,
+         open_time = holdfast.clock(), reopened_sha256 = o.body_sha256
+       from holdfast.proxied_requests o where p.vault_key_id = $2 and o.vault_key_id = $3`,
+      ["0".repeat(32), vaultKey, `${vaultKey}probe`],
+    );
+    return { first, pay };
+  }
+
+  test("is tried at once by a repeat with the same card", async () => {
+    const { pay } = await reopened("again");
+    expect(await pay("pm_card_mastercard")).toMatchObject({ status: 200, body: { status: "succeeded" } });
+    expect(await pay("pm_card_visa")).toMatchObject({ status: 400, body: { error: { type: "idempotency_error" } } });
+  });
+
+  test("may be a third one after a minute, while the object waits for one", async () => {
+    const { first, pay } = await reopened("third");
+    for (const card of ["pm_card_visa", "pm_card_chargeDeclined"]) expect((await pay(card)).status).toBe(400);
+    await world.server.clock.advance(61_000);
+    expect((await pay("pm_card_chargeDeclined")).text).toBe(first.text);
+    const before = world.charges();
+    expect(await pay("pm_card_visa")).toMatchObject({ status: 200, body: { status: "succeeded" } });
+    expect(world.charges() - before).toBe(1);
+    expect(await pay("pm_card_mastercard")).toMatchObject({
+      status: 400,
+      body: { error: { type: "idempotency_error" } },
+    });
+  });
+
+  test("stays the only one while its confirmation may be on its way", async () => {
+    const { pay } = await reopened("sent");
+    await world.server.database.pool.query(
+      "update holdfast.authorizations set vendor_state = '', follow_until_time = null where vault_key_id = 'sent'",
+    );
+    await world.server.clock.advance(61_000);
+    expect((await pay("pm_card_visa")).status).toBe(400);
+  });
+});
+
 describe("a claim that was given up while its owner was slow", () => {
   test("charges once, and nobody gets the answer of the other request", async () => {
     const token = await world.key("slow", derived);
