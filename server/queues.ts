@@ -10,7 +10,8 @@ import { operatorSecrets } from "./store/operator.ts";
 import { inTransaction } from "./store/postgres.ts";
 import { batchRemedy, refusalFor } from "./store/refusal.ts";
 import { createSemaphore, type Semaphore } from "./store/semaphore.ts";
-import { authorizeBatch, type CommitResult, commitBatch } from "./store/spend.ts";
+import { authorizeBatch } from "./store/authorize.ts";
+import { type CommitResult, commitBatch } from "./store/spend.ts";
 import { vaultKeySecrets } from "./store/vault-key.ts";
 import type { VaultKeyUses } from "./store/vault-key-use.ts";
 

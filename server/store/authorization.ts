@@ -1,14 +1,12 @@
 import { toMicros } from "../domain/money.ts";
-import {
-  type Authorization,
-  type AuthorizationState,
-  type AuthorizeCommand,
-  type Direction,
-  type Finding,
-  type Reconciliation,
-  type Settlement,
-  stableKey,
-  type VoidEvidence,
+import type {
+  Authorization,
+  AuthorizationState,
+  Direction,
+  Finding,
+  Reconciliation,
+  Settlement,
+  VoidEvidence,
 } from "../domain/spend.ts";
 
 /** A row of `authorizationColumns`. int8 arrives as bigint, times as microseconds since 1970. */
@@ -111,6 +109,11 @@ export function timeOf(parameter: string): string {
   return `timestamptz 'epoch' + ${parameter}::bigint * interval '1 microsecond'`;
 }
 
+/** An interval, of whole milliseconds. */
+export function milliseconds(ms: number): string {
+  return `${ms} milliseconds`;
+}
+
 /** Reads a row; undefined for the null row of an outer join. */
 export function readAuthorization(row: AuthorizationRow): Authorization | undefined {
   if (row.spend_key === null) return undefined;
@@ -149,42 +152,6 @@ export function readAuthorization(row: AuthorizationRow): Authorization | undefi
     inDoubtTime: row.in_doubt_time ?? undefined,
     reconciliation: readReconciliation(row),
     traceId: row.trace_id,
-  };
-}
-
-/** The first generation of a spend as it was granted at that time, in microseconds since 1970: it is what was asked for. */
-export function newAuthorization(command: AuthorizeCommand, grantTime: bigint): Authorization {
-  const { spend, amount, vaultKeyId, vendor, vendorAccount, endpoint, direction, refundOf, settlement } = command;
-  const spendKey = stableKey(spend);
-  return {
-    spendKey,
-    generation: 1,
-    spend,
-    amount,
-    held: amount.micros,
-    idempotencyKey: spendKey,
-    vaultKeyId,
-    vendor,
-    vendorAccount,
-    endpoint,
-    direction,
-    refundOf,
-    settlement,
-    state: "HELD",
-    grantTime,
-    holdExpireTime: grantTime + BigInt(command.holdForMs) * 1000n,
-    vendorReference: undefined,
-    vendorState: "",
-    followUntilTime: undefined,
-    committed: undefined,
-    refunded: undefined,
-    commitTime: undefined,
-    voidEvidence: undefined,
-    voidReason: undefined,
-    voidTime: undefined,
-    inDoubtTime: undefined,
-    reconciliation: undefined,
-    traceId: command.traceId,
   };
 }
 

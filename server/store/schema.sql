@@ -654,7 +654,9 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.close_contradiction(p_workspace text, p_contradiction_id text, p_operator_id text, p_reason text, p_trace_id text) returns SETOF contradictions
 
--- function holdfast.commit_batch(p_workspace text, p_requests jsonb) returns TABLE(ord integer, error_reason text, over_committed boolean, hold_left interval, authorization_row authorizations)
+-- function holdfast.commit_all(p_workspace text, p_now timestamp with time zone, p_requests commit_request[]) returns SETOF commit_decision
+
+-- function holdfast.commit_batch(p_workspace text, p_requests jsonb) returns SETOF commit_decision
 
 -- function holdfast.contradiction_id(p_workspace text, p_vendor text, p_vendor_account text, p_vendor_reference text, p_spend_key text, p_generation integer) returns text
 

@@ -1,38 +1,13 @@
 import type { ErrorReasonName } from "../domain/errors.ts";
-import {
-  type Actor,
-  type Authorization,
-  type AuthorizationId,
-  type AuthorizeCommand,
-  type AuthorizeDecision,
-  type CommitCommand,
-  type DenialRule,
-  type Disposition,
-  type Look,
-  stableKey,
-  type VoidEvidence,
-} from "../domain/spend.ts";
+import type { Actor, Authorization, AuthorizationId, CommitCommand, Look, VoidEvidence } from "../domain/spend.ts";
 import {
   type AuthorizationRow,
   authorizationColumns,
-  epochMicros,
-  newAuthorization,
+  milliseconds,
   readAuthorization,
   timeOf,
 } from "./authorization.ts";
-import { type CapDrawJson, capFiguresColumns, type CapFiguresRow, readCapDraw, readCapFigures } from "./cap-figures.ts";
 import { type Database, run, statement } from "./database.ts";
-import { type EngagedRow, readEngaged } from "./kill-switch.ts";
-
-const authorizeBatchStatement = statement(
-  "authorize_batch",
-  `select f.disposition, f.error_reason, f.differing_fields, f.visible, f.may_have_been_sent, f.retry_after_ms,
-     f.failed_generation, f.rule, ${capFiguresColumns}, f.draws::text as draws,
-     f.kill_switch, f.kill_switch_target, ${epochMicros("f.grant_time")} as new_grant_time,
-     ${authorizationColumns("(f.authorization_row)")}
-   from holdfast.authorize_batch(holdfast.where_granting($1::text), $2::jsonb) as f
-   order by f.ord`,
-);
 
 const commitBatchStatement = statement(
   "commit_batch",
@@ -97,20 +72,6 @@ const listStatement = statement(
 
 const sweepStatement = statement("sweep_expired", "select holdfast.sweep_expired($1::text, $2::integer) as changed");
 
-interface DecisionRow extends AuthorizationRow, CapFiguresRow, EngagedRow {
-  readonly new_grant_time: bigint | null;
-  readonly disposition: Disposition | null;
-  readonly error_reason: "SPEND_MISMATCH" | "GENERATION_NOT_FOUND" | null;
-  readonly differing_fields: string[];
-  readonly visible: boolean;
-  readonly may_have_been_sent: boolean;
-  readonly retry_after_ms: bigint | null;
-  readonly failed_generation: number | null;
-  readonly rule: DenialRule | null;
-  /** JSON; null unless rehearsed. */
-  readonly draws: string | null;
-}
-
 /** What became of a settling call: the row as it is now, and why it was refused, if it was. */
 export interface Settled {
   readonly errorReason: ErrorReasonName | undefined;
@@ -131,22 +92,6 @@ export interface SettledRow extends AuthorizationRow {
 
 interface CommitRow extends SettledRow {
   readonly over_committed: boolean;
-}
-
-/**
- * Judges a batch of one workspace in arrival order; one statement, one commit. Answers in the same order. A rehearsal,
- * which the caller rolls back, also says what each spend draws on.
- */
-export async function authorizeBatch(
-  database: Database,
-  workspace: string,
-  commands: readonly AuthorizeCommand[],
-  rehearsed = false,
-): Promise<AuthorizeDecision[]> {
-  const asked = commands.map(authorizeRequest);
-  const requests = JSON.stringify(rehearsed ? asked.map((one) => ({ ...one, rehearsed })) : asked);
-  const rows = await run<DecisionRow>(database, authorizeBatchStatement, [workspace, requests]);
-  return rows.map((row, index) => readDecision(row, commands[index]));
 }
 
 /** Settles a batch of one workspace; one statement, one commit. Answers in the same order. */
@@ -332,45 +277,9 @@ async function settle(database: Database, sql: typeof voidSpendStatement, values
   return readSettled(row);
 }
 
-function authorizeRequest(command: AuthorizeCommand, index: number): object {
-  return {
-    ord: index + 1,
-    spend_key: stableKey(command.spend),
-    customer_id: command.spend.customerId,
-    billing_period: command.spend.billingPeriod,
-    purpose: command.spend.purpose,
-    vault_key_id: command.vaultKeyId,
-    vendor: command.vendor,
-    vendor_account: command.vendorAccount,
-    endpoint: command.endpoint,
-    direction: command.direction,
-    refund_of: command.refundOf,
-    currency: command.amount.currency,
-    amount_micros: command.amount.micros.toString(),
-    settlement: command.settlement,
-    resend_safe_for: command.resendSafeForMs === undefined ? null : milliseconds(command.resendSafeForMs),
-    attempt_id: command.attemptId,
-    body_fingerprint: command.bodyFingerprint,
-    credential_fingerprint: command.credentialFingerprint,
-    same_body_required: command.sameBodyRequired,
-    hold_for: milliseconds(command.holdForMs),
-    lease: command.fence?.lease ?? null,
-    lease_period: command.fence?.billingPeriod ?? null,
-    holder_id: command.fence?.holderId ?? null,
-    fencing_token: command.fence?.fencingToken.toString() ?? null,
-    trace_id: command.traceId,
-    retry_after_generation: command.retryAfterGeneration,
-    continue_reference: command.continueVendorReference,
-  };
-}
-
 /** An interval as whole milliseconds, rounded up. */
 export function holdLeftMs(expression: string): string {
   return `ceil(extract(epoch from ${expression}) * 1000)::bigint`;
-}
-
-function milliseconds(ms: number): string {
-  return `${ms} milliseconds`;
 }
 
 export function readSettled(row: SettledRow): Settled {
@@ -379,26 +288,5 @@ export function readSettled(row: SettledRow): Settled {
     errorReason: reason ?? undefined,
     authorization: readAuthorization(row),
     holdLeftMs: left === null || left === undefined ? undefined : Number(left),
-  };
-}
-
-function readDecision(row: DecisionRow, asked: AuthorizeCommand | undefined): AuthorizeDecision {
-  const isAsAsked = asked !== undefined && row.new_grant_time !== null;
-  return {
-    disposition: row.disposition ?? undefined,
-    errorReason: row.error_reason ?? undefined,
-    differingFields: row.differing_fields,
-    mayHaveBeenSent: row.may_have_been_sent,
-    retryAfterMs: row.retry_after_ms === null ? undefined : Number(row.retry_after_ms),
-    failedGeneration: row.failed_generation ?? undefined,
-    rule: row.rule ?? undefined,
-    cap: readCapFigures(row),
-    killSwitch: readEngaged(row),
-    draws: row.draws === null ? [] : (JSON.parse(row.draws) as CapDrawJson[]).map(readCapDraw),
-    authorization: isAsAsked
-      ? newAuthorization(asked, row.new_grant_time)
-      : row.visible
-        ? readAuthorization(row)
-        : undefined,
   };
 }

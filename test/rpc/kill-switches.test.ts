@@ -4,7 +4,7 @@ import { ErrorInfoSchema } from "@holdfast/api/google/rpc/error_details_pb";
 import type { EngageKillSwitchResponse } from "@holdfast/api/holdfast/v1/kill_switch_pb";
 import { DenialRule, Disposition, Settlement } from "@holdfast/api/holdfast/v1/spend_pb";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
-import { authorizeBatch } from "../../server/store/spend.ts";
+import { authorizeBatch } from "../../server/store/authorize.ts";
 import { asks as storeAsks } from "../support/granting.ts";
 import { openPaused } from "../support/paused.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";

@@ -16,7 +16,8 @@ import { spendMethods } from "@holdfast/server/rpc/spend";
 import { validateMessage } from "@holdfast/server/rpc/validate";
 import type { Database } from "@holdfast/server/store/database";
 import { GroupCommit } from "@holdfast/server/store/group-commit";
-import { authorizeBatch, commitBatch } from "@holdfast/server/store/spend";
+import { authorizeBatch } from "@holdfast/server/store/authorize";
+import { commitBatch } from "@holdfast/server/store/spend";
 import type { Link, Network } from "./network.ts";
 
 /**

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { acquireBillingLease, releaseBillingLease, renewBillingLease } from "../../server/store/lease.ts";
-import { authorizeBatch, sweepExpired } from "../../server/store/spend.ts";
+import { authorizeBatch } from "../../server/store/authorize.ts";
+import { sweepExpired } from "../../server/store/spend.ts";
 import { replaceClock, type TestClock } from "../support/clock.ts";
 import { asks, attempt, type Granting, openGranting, usd } from "../support/granting.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { getCapUsage } from "../../server/store/cap.ts";
-import { authorizeBatch, voidSpend } from "../../server/store/spend.ts";
+import { authorizeBatch } from "../../server/store/authorize.ts";
+import { voidSpend } from "../../server/store/spend.ts";
 import { replaceClock, type TestClock } from "../support/clock.ts";
 import { type Asked, asks, type Granting, micros, openGranting, usd } from "../support/granting.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";

@@ -1,6 +1,6 @@
 import type pg from "pg";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { authorizeBatch } from "../../server/store/spend.ts";
+import { authorizeBatch } from "../../server/store/authorize.ts";
 import { asks, type Granting, openGranting, usd } from "../support/granting.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 

@@ -1,5 +1,5 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { authorizeBatch } from "../../server/store/spend.ts";
+import { authorizeBatch } from "../../server/store/authorize.ts";
 import { replaceClock, type TestClock } from "../support/clock.ts";
 import { type Asked, asks, type Granting, openGranting, usd } from "../support/granting.ts";
 import { openPaused, type Paused } from "../support/paused.ts";

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { authorizeBatch, commitBatch, sweepExpired } from "../../server/store/spend.ts";
+import { authorizeBatch } from "../../server/store/authorize.ts";
+import { commitBatch, sweepExpired } from "../../server/store/spend.ts";
 import { type Asked, asks, commitCommand, openGranting, usd } from "../support/granting.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 

@@ -2,13 +2,8 @@ import type pg from "pg";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import type { AuthorizationId, AuthorizeDecision } from "../../server/domain/spend.ts";
 import { acquireBillingLease } from "../../server/store/lease.ts";
-import {
-  authorizeBatch,
-  bindVendorReference,
-  reportUnknown,
-  sweepExpired,
-  voidSpend,
-} from "../../server/store/spend.ts";
+import { authorizeBatch } from "../../server/store/authorize.ts";
+import { bindVendorReference, reportUnknown, sweepExpired, voidSpend } from "../../server/store/spend.ts";
 import { replaceClock, type TestClock } from "../support/clock.ts";
 import { type Asked, asks, attempt, type Granting, openGranting, usd } from "../support/granting.ts";
 import { openPaused, type Paused } from "../support/paused.ts";

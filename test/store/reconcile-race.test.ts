@@ -4,14 +4,8 @@ import type { Authorization } from "../../server/domain/spend.ts";
 import { closeContradiction } from "../../server/store/contradiction.ts";
 import { readLookTime, reportReconciliation } from "../../server/store/reconcile.ts";
 import { resolveVoid } from "../../server/store/resolve.ts";
-import {
-  authorizeBatch,
-  bindVendorReference,
-  commitBatch,
-  reportUnknown,
-  sweepExpired,
-  voidSpend,
-} from "../../server/store/spend.ts";
+import { authorizeBatch } from "../../server/store/authorize.ts";
+import { bindVendorReference, commitBatch, reportUnknown, sweepExpired, voidSpend } from "../../server/store/spend.ts";
 import { replaceClock, type TestClock } from "../support/clock.ts";
 import { type Asked, asks, attempt, commitCommand, type Granting, openGranting, usd } from "../support/granting.ts";
 import { openPaused, type Paused } from "../support/paused.ts";

@@ -20,6 +20,7 @@ import { increaseHold } from "../../server/store/increase-hold.ts";
 import { engageKillSwitch, releaseKillSwitch } from "../../server/store/kill-switch.ts";
 import { type ChangePolicy, createChangePolicy } from "../../server/store/policy.ts";
 import { inTransaction } from "../../server/store/postgres.ts";
+import { authorizeBatch } from "../../server/store/authorize.ts";
 import * as store from "../../server/store/spend.ts";
 import { changeVaultKeyState, insertVaultKey } from "../../server/store/vault-key.ts";
 import { ensureWorkspace } from "../../server/store/workspace.ts";
@@ -158,9 +159,9 @@ export async function openGranting(pool: pg.Pool): Promise<Granting> {
     },
     archive: async (capId) =>
       void (await change("cap.archived", (client) => archiveCap(client, workspace, capId, "test"))),
-    authorize: (...commands) => store.authorizeBatch(pool, workspace, commands),
+    authorize: (...commands) => authorizeBatch(pool, workspace, commands),
     grant: async (asked) => {
-      const [decision] = await store.authorizeBatch(pool, workspace, [asks(asked)]);
+      const [decision] = await authorizeBatch(pool, workspace, [asks(asked)]);
       expect(decision).toMatchObject({ disposition: "GRANTED" });
       return decision?.authorization as Authorization;
     },

@@ -370,6 +370,10 @@ create unique index authorizations_bound_idx on holdfast.authorizations (workspa
 create index authorizations_vendor_reference_idx on holdfast.authorizations (workspace_id, vendor, vendor_reference)
   where vendor_reference is not null;
 
+-- To the planner a workspace is everything: what it has not seen yet may have a million rows by now, and a plan that reads
+-- all of them because it expects none would be kept.
+alter table holdfast.authorizations alter column workspace_id set (n_distinct = 1);
+
 -- What one authorization takes from one cap, in the window in which it was granted: an amount, which an increase raises,
 -- or one place. No foreign key: it is written in one statement with its authorization, which stays for ever, and the check
 -- would lock and write that row again.

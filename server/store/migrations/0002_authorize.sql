@@ -30,6 +30,8 @@ create type holdfast.authorize_decision as (
 create function holdfast.authorize_batch(p_workspace text, p_requests jsonb)
 returns setof holdfast.authorize_decision
 language plpgsql volatile
+-- The plan of one size of batch is as good as that of another, and planning a lone call costs more than to run it.
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -152,15 +154,30 @@ begin
   end if;
 
   -- Generation 1 is the mutex of its spend: with it locked, no other batch can add a generation.
-  perform from holdfast.authorizations t
-    where t.workspace_id = p_workspace and t.generation = 1
-      and t.spend_key in (select x.spend_key from unnest(v_requests) as x)
-    order by t.spend_key for update;
-  perform from holdfast.authorizations t
-    where t.workspace_id = p_workspace and t.generation > 1
-      and t.spend_key in (select x.spend_key from unnest(v_requests) as x)
-      and t.state in ('HELD', 'IN_DOUBT')
-    order by t.generation, t.spend_key for update;
+  -- Rows are looked up one by one, by their key, here and below: a join could read all of a workspace where the planner
+  -- takes it for a small one.
+  perform from (select distinct x.spend_key from unnest(v_requests) as x order by x.spend_key) x
+    cross join lateral (
+      select from holdfast.authorizations t
+      where t.workspace_id = p_workspace and t.spend_key = x.spend_key and t.generation = 1
+      for update
+    ) t;
+  perform from (
+      select distinct t.generation, t.spend_key
+      from unnest(v_requests) as x
+      cross join lateral (
+        select t.generation, t.spend_key from holdfast.authorizations t
+        where t.workspace_id = p_workspace and t.spend_key = x.spend_key and t.generation > 1
+          and t.state in ('HELD', 'IN_DOUBT')
+        offset 0
+      ) t
+      order by t.generation, t.spend_key
+    ) x
+    cross join lateral (
+      select from holdfast.authorizations t
+      where t.workspace_id = p_workspace and t.spend_key = x.spend_key and t.generation = x.generation
+      for update
+    ) t;
   -- Not before: whoever held a lock may just have settled what was recovered.
   v_requests := holdfast.requests_to_judge(p_workspace, v_requests);
 
@@ -190,23 +207,35 @@ begin
       coalesce(c.limit_micros, c.limit_count) as cap_limit, c.enforcement = 'SHADOW' as shadow,
       case when c.currency is null then n.committed_count else n.committed_micros end as committed,
       case when c.currency is null then n.held_count else n.held_micros end as held
-    from holdfast.counters n
-    join holdfast.caps c on c.workspace_id = n.workspace_id and c.cap_id = n.cap_id
-    where n.workspace_id = p_workspace
-      and (n.cap_id, n.window_label, n.subject) in (
-        select m.cap_id, m.label, m.subject
-        from unnest(m_caps, m_labels, m_subjects) as m (cap_id, label, subject)
-        union
-        -- What an expired, never bound generation would give back.
-        select h.cap_id, h.window_label, h.subject
-        from unnest(v_requests) as x
-        join holdfast.authorizations t on t.workspace_id = p_workspace and t.spend_key = x.spend_key
+    from (
+      select m.cap_id, m.label, m.subject
+      from unnest(m_caps, m_labels, m_subjects) as m (cap_id, label, subject)
+      union
+      -- What an expired, never bound generation would give back.
+      select h.cap_id, h.window_label, h.subject
+      from unnest(v_requests) as x
+      cross join lateral (
+        select t.spend_key, t.generation from holdfast.authorizations t
+        where t.workspace_id = p_workspace and t.spend_key = x.spend_key
           and t.state in ('HELD', 'IN_DOUBT') and t.settlement = 'TWO_STEP' and t.vendor_reference is null
-        join holdfast.holds h on h.workspace_id = p_workspace and h.spend_key = t.spend_key
-          and h.generation = t.generation
-      )
-    order by n.cap_id, n.window_label, n.subject
-    for update of n
+        offset 0
+      ) t
+      cross join lateral (
+        select h.cap_id, h.window_label, h.subject from holdfast.holds h
+        where h.workspace_id = p_workspace and h.spend_key = t.spend_key and h.generation = t.generation
+        offset 0
+      ) h
+      order by cap_id, label, subject
+    ) m
+    cross join lateral (
+      select n.* from holdfast.counters n
+      where n.workspace_id = p_workspace and n.cap_id = m.cap_id and n.window_label = m.label and n.subject = m.subject
+      for update
+    ) n
+    cross join lateral (
+      select c.* from holdfast.caps c where c.workspace_id = p_workspace and c.cap_id = m.cap_id
+      offset 0
+    ) c
   ) k;
 
   for r in
@@ -598,11 +627,14 @@ begin
       holdfast.window_start(c, v_labels[d_counter[d.ord]]), holdfast.window_end(c, v_labels[d_counter[d.ord]]),
       v_limits[d_counter[d.ord]], coalesce(d_used_committed[d.ord], 0), coalesce(d_used_held[d.ord], 0),
       v_currencies[d_counter[d.ord]], d_draws[d.ord], v_switches[d.ord], v_targets[d.ord],
-      case when d_row[d.ord] is null then t else d_row[d.ord] end, null::timestamptz
+      case when d_row[d.ord] is null then q.t else d_row[d.ord] end, null::timestamptz
     from unnest(d_key, d_generation) with ordinality as d (key, generation, ord)
     left join holdfast.caps c on c.workspace_id = p_workspace and c.cap_id = v_caps[d_counter[d.ord]]
-    left join holdfast.authorizations t
-      on t.workspace_id = p_workspace and t.spend_key = d.key and t.generation = d.generation
+    left join lateral (
+      select t from holdfast.authorizations t
+      where t.workspace_id = p_workspace and t.spend_key = d.key and t.generation = d.generation
+      offset 0
+    ) q on true
     order by d.ord;
 end
 $$;
@@ -661,12 +693,18 @@ begin
       from (
         select distinct m.cap_id, m.label, m.subject
         from unnest(m_caps, m_labels, m_subjects) as m (cap_id, label, subject)
+        order by m.cap_id, m.label, m.subject
       ) m
-      join holdfast.counters n on n.workspace_id = p_workspace and n.cap_id = m.cap_id and n.window_label = m.label
-        and n.subject = m.subject
-      join holdfast.caps c on c.workspace_id = n.workspace_id and c.cap_id = n.cap_id
-      order by n.cap_id, n.window_label, n.subject
-      for update of n
+      cross join lateral (
+        select n.* from holdfast.counters n
+        where n.workspace_id = p_workspace and n.cap_id = m.cap_id and n.window_label = m.label
+          and n.subject = m.subject
+        for update
+      ) n
+      cross join lateral (
+        select c.* from holdfast.caps c where c.workspace_id = p_workspace and c.cap_id = m.cap_id
+        offset 0
+      ) c
     ) k;
 
     -- What a counter holds after a request is compared, and not the sum alone, since it is also what the audit tells.

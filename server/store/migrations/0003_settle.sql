@@ -1,3 +1,14 @@
+-- One request of a batch to commit, as it comes from the server.
+create type holdfast.commit_request as (
+  ord integer, spend_key text, generation integer, amount_micros bigint, currency text, vendor_reference text,
+  attempt_id text, actor_kind text, actor_id text, trace_id text, resolution text
+);
+
+-- What a request of a batch to commit is answered.
+create type holdfast.commit_decision as (
+  ord integer, error_reason text, over_committed boolean, hold_left interval, authorization_row holdfast.authorizations
+);
+
 -- Settles a batch of authorizations of one workspace at what was really charged. The truth is recorded, also
 -- above the hold and above the cap; a second truth becomes a contradiction, which is counted and never dropped. One charge
 -- that is told of several authorizations counts once in every counter that one of them draws on; once it settles a spend
@@ -11,13 +22,13 @@
 --
 -- Locks: authorizations by (generation, spend key), refunded ones among them -> vendor charges -> counters, each sorted.
 create function holdfast.commit_batch(p_workspace text, p_requests jsonb)
-returns table (
-  ord integer, error_reason text, over_committed boolean, hold_left interval, authorization_row holdfast.authorizations
-)
+returns setof holdfast.commit_decision
 language plpgsql volatile
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
+  v_requests holdfast.commit_request[];
   v_now timestamptz;
   r record;
   a holdfast.authorizations;
@@ -52,6 +63,11 @@ declare
   g_cap text[] := '{}'; g_label text[] := '{}'; g_subject text[] := '{}'; g_amount bigint[] := '{}';
   g_spends integer[] := '{}';
 begin
+  select array_agg(x order by x.ord) into v_requests
+    from jsonb_populate_recordset(null::holdfast.commit_request, p_requests) as x;
+
+  -- Rows are looked up one by one, by their key, here and below: a join could read all of a workspace where the planner
+  -- takes it for a small one.
   select array_agg(k.spend_key || '-' || k.generation),
     coalesce(array_agg(k.vendor) filter (where k.refund_of <> ''), '{}'),
     coalesce(array_agg(k.vendor_account) filter (where k.refund_of <> ''), '{}'),
@@ -59,18 +75,30 @@ begin
   into v_locked, v_vendors, v_accounts, v_references
   from (
     select t.spend_key, t.generation, t.vendor, t.vendor_account, t.refund_of
-    from holdfast.authorizations t
-    where t.workspace_id = p_workspace and (t.spend_key, t.generation) in (
-      select x.spend_key, x.generation from jsonb_to_recordset(p_requests) as x (spend_key text, generation integer)
+    from (
+      select x.spend_key, x.generation from unnest(v_requests) as x
       union
       select c.spend_key, c.generation
-      from jsonb_to_recordset(p_requests) as x (spend_key text, generation integer)
-      join holdfast.authorizations f on f.workspace_id = p_workspace and f.spend_key = x.spend_key
-        and f.generation = x.generation and f.refund_of <> ''
-      join holdfast.authorizations c on c.workspace_id = p_workspace and c.vendor = f.vendor
-        and c.vendor_account = f.vendor_account and c.vendor_reference = f.refund_of
-    )
-    order by t.generation, t.spend_key for update
+      from unnest(v_requests) as x
+      cross join lateral (
+        select f.vendor, f.vendor_account, f.refund_of from holdfast.authorizations f
+        where f.workspace_id = p_workspace and f.spend_key = x.spend_key and f.generation = x.generation
+          and f.refund_of <> ''
+        offset 0
+      ) f
+      cross join lateral (
+        select c.spend_key, c.generation from holdfast.authorizations c
+        where c.workspace_id = p_workspace and c.vendor = f.vendor and c.vendor_reference = f.refund_of
+          and c.vendor_account = f.vendor_account
+        offset 0
+      ) c
+      order by generation, spend_key
+    ) o
+    cross join lateral (
+      select t.spend_key, t.generation, t.vendor, t.vendor_account, t.refund_of from holdfast.authorizations t
+      where t.workspace_id = p_workspace and t.spend_key = o.spend_key and t.generation = o.generation
+      for update
+    ) t
   ) k;
   v_now := holdfast.clock();
   if cardinality(v_references) > 0 then
@@ -85,11 +113,12 @@ begin
   select p_workspace, c.vendor, c.vendor_reference, c.spend_key, c.generation
   from (
     select distinct on (t.vendor, x.vendor_reference) t.vendor, x.vendor_reference, t.spend_key, t.generation
-    from jsonb_to_recordset(p_requests) as x (
-      ord integer, spend_key text, generation integer, vendor_reference text, actor_kind text, actor_id text
-    )
-    join holdfast.authorizations t on t.workspace_id = p_workspace and t.spend_key = x.spend_key
-      and t.generation = x.generation
+    from unnest(v_requests) as x
+    cross join lateral (
+      select t.* from holdfast.authorizations t
+      where t.workspace_id = p_workspace and t.spend_key = x.spend_key and t.generation = x.generation
+      offset 0
+    ) t
     where t.state in ('HELD', 'IN_DOUBT')
       and (t.vendor_reference is null or t.vendor_reference = x.vendor_reference)
       and (x.actor_kind <> 'vault_key' or x.actor_id = t.vault_key_id)
@@ -97,30 +126,49 @@ begin
   ) c
   on conflict (workspace_id, vendor, vendor_reference) do nothing;
   get diagnostics v_claims = row_count;
-
-  perform from holdfast.counters n
-    where n.workspace_id = p_workspace and (n.cap_id, n.window_label, n.subject) in (
-      select h.cap_id, h.window_label, h.subject
-      from jsonb_to_recordset(p_requests) as x (spend_key text, generation integer)
-      join holdfast.holds h on h.workspace_id = p_workspace and h.spend_key = x.spend_key
-        and h.generation = x.generation
-      union
-      select h.cap_id, h.window_label, h.subject
-      from unnest(v_vendors, v_accounts, v_references) as f (vendor, account, reference)
-      join holdfast.authorizations c on c.workspace_id = p_workspace and c.vendor = f.vendor
-        and c.vendor_account = f.account and c.vendor_reference = f.reference
-      join holdfast.holds h on h.workspace_id = p_workspace and h.spend_key = c.spend_key
-        and h.generation = c.generation
-      where h.cap_id = any (v_restoring)
-    )
-    order by n.cap_id, n.window_label, n.subject for update;
   v_any_loose := exists (select from holdfast.contradiction_counts q where q.workspace_id = p_workspace);
 
+  if v_claims = cardinality(v_requests) and cardinality(v_references) = 0 and not v_any_loose then
+    return query select c.* from holdfast.commit_all(p_workspace, v_now, v_requests) c;
+    if found then
+      return;
+    end if;
+  end if;
+
+  perform from (
+    select h.cap_id, h.window_label, h.subject
+    from unnest(v_requests) as x
+    cross join lateral (
+      select h.* from holdfast.holds h
+      where h.workspace_id = p_workspace and h.spend_key = x.spend_key and h.generation = x.generation
+      offset 0
+    ) h
+    union
+    select h.cap_id, h.window_label, h.subject
+    from unnest(v_vendors, v_accounts, v_references) as f (vendor, account, reference)
+    cross join lateral (
+      select c.spend_key, c.generation from holdfast.authorizations c
+      where c.workspace_id = p_workspace and c.vendor = f.vendor and c.vendor_account = f.account
+        and c.vendor_reference = f.reference
+      offset 0
+    ) c
+    cross join lateral (
+      select h.* from holdfast.holds h
+      where h.workspace_id = p_workspace and h.spend_key = c.spend_key and h.generation = c.generation
+        and h.cap_id = any (v_restoring)
+      offset 0
+    ) h
+    order by cap_id, window_label, subject
+  ) k
+  cross join lateral (
+    select from holdfast.counters n
+    where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.window_label
+      and n.subject = k.subject
+    for update
+  ) n;
+
   for r in
-    select x.* from jsonb_to_recordset(p_requests) as x (
-      ord integer, spend_key text, generation integer, amount_micros bigint, currency text, vendor_reference text,
-      attempt_id text, actor_kind text, actor_id text, trace_id text, resolution text
-    ) order by x.ord
+    select x.* from unnest(v_requests) as x order by x.ord
   loop
     d_key[r.ord] := r.spend_key; d_generation[r.ord] := r.generation; d_over[r.ord] := false; d_error[r.ord] := null;
     d_left[r.ord] := null;
@@ -370,8 +418,7 @@ begin
   if v_claims > cardinality(s_key) then
     -- Some claims led to no commit.
     delete from holdfast.vendor_charges c
-      using jsonb_to_recordset(p_requests) as x (spend_key text, generation integer, vendor_reference text),
-        holdfast.authorizations t
+      using unnest(v_requests) as x, holdfast.authorizations t
       where c.workspace_id = p_workspace and c.spend_key = x.spend_key and c.generation = x.generation
         and c.vendor_reference = x.vendor_reference
         and t.workspace_id = p_workspace and t.spend_key = c.spend_key and t.generation = c.generation
@@ -404,11 +451,133 @@ begin
     where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.label and n.subject = k.subject;
 
   return query
-    select d.ord::integer, d_error[d.ord], d_over[d.ord], d_left[d.ord], case when d_row[d.ord] is null then t else d_row[d.ord] end
+    select d.ord::integer, d_error[d.ord], d_over[d.ord], d_left[d.ord], case when d_row[d.ord] is null then q.t else d_row[d.ord] end
     from unnest(d_key, d_generation) with ordinality as d (key, generation, ord)
-    left join holdfast.authorizations t
-      on t.workspace_id = p_workspace and t.spend_key = d.key and t.generation = d.generation
+    left join lateral (
+      select t from holdfast.authorizations t
+      where t.workspace_id = p_workspace and t.spend_key = d.key and t.generation = d.generation
+      offset 0
+    ) q on true
     order by d.ord;
+end
+$$;
+
+-- Commits a whole batch in sets, as commit_batch would one by one, where that is certain to come to the same: every
+-- request is of a vault key for an open authorization of its own, each named once, and has claimed its charge, which is
+-- bound to no other. No rows, and nothing written, where it is not.
+create function holdfast.commit_all(
+  p_workspace text, p_now timestamptz, p_requests holdfast.commit_request[]
+) returns setof holdfast.commit_decision
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  v_states text[];
+  v_rows holdfast.authorizations[];
+begin
+  if exists (select from unnest(p_requests) as x where x.actor_kind <> 'vault_key' or x.resolution is not null)
+    or (select count(distinct (x.spend_key, x.generation)) from unnest(p_requests) as x) < cardinality(p_requests)
+    or exists (
+      select from unnest(p_requests) as x
+      cross join lateral (
+        select t.vendor from holdfast.authorizations t
+        where t.workspace_id = p_workspace and t.spend_key = x.spend_key and t.generation = x.generation
+        offset 0
+      ) t
+      cross join lateral (
+        select from holdfast.authorizations o
+        where o.workspace_id = p_workspace and o.vendor = t.vendor and o.vendor_reference = x.vendor_reference
+          and o.state in ('HELD', 'IN_DOUBT') and (o.spend_key, o.generation) <> (x.spend_key, x.generation)
+        offset 0
+      ) o
+    )
+  then
+    return;
+  end if;
+
+  perform from (
+    select distinct h.cap_id, h.window_label, h.subject
+    from unnest(p_requests) as x
+    cross join lateral (
+      select h.* from holdfast.holds h
+      where h.workspace_id = p_workspace and h.spend_key = x.spend_key and h.generation = x.generation
+      offset 0
+    ) h
+    order by h.cap_id, h.window_label, h.subject
+  ) k
+  cross join lateral (
+    select from holdfast.counters n
+    where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.window_label
+      and n.subject = k.subject
+    for update
+  ) n;
+
+  select array_agg(t.state order by x.ord) into v_states
+  from unnest(p_requests) as x
+  cross join lateral (
+    select t.state from holdfast.authorizations t
+    where t.workspace_id = p_workspace and t.spend_key = x.spend_key and t.generation = x.generation
+    offset 0
+  ) t;
+
+  with committed as (
+    update holdfast.authorizations t set
+        state = 'COMMITTED', committed_micros = x.amount_micros, committed_currency = x.currency,
+        vendor_reference = x.vendor_reference, commit_time = p_now, in_doubt_time = null, vendor_state = '',
+        follow_until_time = null
+      from unnest(p_requests) as x
+      where t.workspace_id = p_workspace and t.spend_key = x.spend_key and t.generation = x.generation
+      returning x.ord, t::holdfast.authorizations as committed
+  )
+  select array_agg(c.committed order by c.ord) into v_rows from committed c;
+
+  -- A cap counts in its own currency: a charge in another one keeps counting at the held amount.
+  update holdfast.counters n set
+      held_micros = n.held_micros - k.held, committed_micros = n.committed_micros + k.committed,
+      held_count = n.held_count - k.spends, committed_count = n.committed_count + k.spends
+    from (
+      select h.cap_id, h.window_label, h.subject, sum(h.amount_micros) as held, sum(h.spend_count) as spends,
+        sum(case
+          when h.spend_count > 0 then 0 when t.committed_currency = t.currency then t.committed_micros
+          else h.amount_micros
+        end) as committed
+      from unnest(v_rows) as t
+      cross join lateral (
+        select h.* from holdfast.holds h
+        where h.workspace_id = p_workspace and h.spend_key = t.spend_key and h.generation = t.generation
+        offset 0
+      ) h
+      group by h.cap_id, h.window_label, h.subject
+    ) k
+    where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.window_label
+      and n.subject = k.subject;
+
+  insert into holdfast.audit_events (
+    workspace_id, xid, n, event_time, kind, actor_kind, actor_id, spend_key, generation, customer_id, billing_period,
+    purpose, attempt_id, currency, amount_micros, trace_id, detail, vault_key_id
+  )
+  select p_workspace, pg_current_xact_id(),
+    coalesce((
+      select max(e.n) + 1 from holdfast.audit_events e
+      where e.workspace_id = p_workspace and e.xid = pg_current_xact_id()
+    ), 0) + x.ord - 1,
+    p_now, 'spend.committed', x.actor_kind, x.actor_id, t.spend_key, t.generation, t.customer_id, t.billing_period,
+    t.purpose, t.attempt_id, t.currency, t.amount_micros, x.trace_id,
+    jsonb_build_object(
+      'vendor_reference', x.vendor_reference, 'committed_micros', x.amount_micros, 'currency', x.currency,
+      'previous_state', s.state, 'attempt_id', x.attempt_id,
+      'over_committed', x.currency = t.currency and x.amount_micros > t.held_micros),
+    t.vault_key_id
+  from unnest(p_requests) as x
+  join unnest(v_states) with ordinality as s (state, ord) on s.ord = x.ord
+  join unnest(v_rows) as t on t.spend_key = x.spend_key and t.generation = x.generation
+  order by x.ord;
+
+  return query
+    select x.ord, null::text, t.committed_currency = t.currency and t.committed_micros > t.held_micros, null::interval, t
+    from unnest(p_requests) as x
+    join unnest(v_rows) as t on t.spend_key = x.spend_key and t.generation = x.generation
+    order by x.ord;
 end
 $$;
 
