@@ -94,11 +94,7 @@ export function bodyMoney(call: Pick<StripeCall, "endpoint" | "fields" | "spend"
   const currency = fieldValue(fields, currencyName);
   if (amount === undefined && call.spend?.upTo !== undefined) return undefined;
   if (amount === undefined || !AMOUNT.test(amount) || (amount.startsWith("-") && !NEGATIVE_ALLOWED.has(endpoint))) {
-    throw new SpendUnsupportedError(
-      endpoint,
-      `has no usable amount (${amount ?? "none"})`,
-      "State a whole number above 0.",
-    );
+    throw new SpendUnsupportedError(endpoint, "has no usable amount", "State a whole number above 0.");
   }
   const times = fieldValue(fields, "amount") === undefined ? quantity(call) : 1n;
   return chargeMoney(endpoint, absolute(BigInt(amount)) * times, currency ?? "");
@@ -111,7 +107,7 @@ function absolute(amount: bigint): bigint {
 function quantity({ endpoint, fields }: Pick<StripeCall, "endpoint" | "fields">): bigint {
   const stated = fieldValue(fields, "quantity") ?? "1";
   if (!/^[1-9][0-9]{0,8}$/.test(stated)) {
-    throw new SpendUnsupportedError(endpoint, `has no usable quantity (${stated})`, "State a whole number above 0.");
+    throw new SpendUnsupportedError(endpoint, "has no usable quantity", "State a whole number above 0.");
   }
   return BigInt(stated);
 }
@@ -138,7 +134,7 @@ async function objectAmount(call: StripeCall): Promise<SpendAmount> {
   const part = fieldValue(call.fields, "amount");
   if (recorded !== undefined && part === undefined) return recorded;
   if (part !== undefined && !AMOUNT.test(part)) {
-    throw new SpendUnsupportedError(call.endpoint, `has no usable amount (${part})`, "State a whole number above 0.");
+    throw new SpendUnsupportedError(call.endpoint, "has no usable amount", "State a whole number above 0.");
   }
   if (recorded !== undefined) {
     // What is sent is what is authorized: another amount than before must be seen as one.

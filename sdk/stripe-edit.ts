@@ -59,7 +59,7 @@ async function wantedMoney(call: StripeCall, family: ObjectFamily, reference: st
   const upTo = statedMost(call);
   if (amount === undefined && fieldValue(call.fields, "currency") === undefined) return upTo;
   if (amount !== undefined && !/^[1-9][0-9]{0,14}$/.test(amount)) {
-    throw new SpendUnsupportedError(call.endpoint, `has no usable amount (${amount})`, "State a whole number above 0.");
+    throw new SpendUnsupportedError(call.endpoint, "has no usable amount", "State a whole number above 0.");
   }
   const object = await readFamily(call, family, reference);
   const currency = fieldValue(call.fields, "currency") ?? (isRecord(object?.body) ? text(object.body, "currency") : "");

@@ -60,7 +60,7 @@ function refuseUnusableAmount({ endpoint, fields }: StripeCall): void {
   for (const name of ["amount", "amount_to_capture", "amount_to_confirm"]) {
     const amount = fieldValue(fields, name);
     if (amount === undefined || /^[1-9][0-9]{0,14}$/.test(amount)) continue;
-    throw new SpendUnsupportedError(endpoint, `has no usable ${name} (${amount})`, "State a whole number above 0.");
+    throw new SpendUnsupportedError(endpoint, `has no usable ${name}`, "State a whole number above 0.");
   }
 }
 

@@ -78,6 +78,16 @@ export function createProxyParts(options: PartsOptions): ProxyParts {
       };
       await records.submit(key.workspace, event, new AbortController().signal);
     },
+    async recordRest() {
+      const rest = [...budget.rest()].map(([name, suppressed]) => {
+        const [workspace = "", vaultKeyId = ""] = name.split("/");
+        const detail = { endpoint: "", status: 0, account: "", requestId: `hf_${random()}`, suppressed };
+        const what = { disposition: "REFUSED", reason: "refusals_not_recorded", traceId: "" } as const;
+        const event: ProxyEvent = { ...what, vaultKeyId, spendKey: undefined, detail };
+        return records.submit(workspace, event, new AbortController().signal);
+      });
+      await Promise.all(rest);
+    },
   };
 }
 

@@ -27,6 +27,8 @@ export interface ProxyParts extends CarryParts {
   /** Reads what a request is judged by. @throws RefusedRequest on a token that opens nothing, or is no vault key's. */
   readonly open: (token: string) => Promise<OpenedKey>;
   readonly record: (request: RecordedRequest) => Promise<void>;
+  /** Records how many refusals of each key were not written down since its last event. */
+  readonly recordRest: () => Promise<void>;
 }
 
 /** What a token opens, as it is at this moment. */
@@ -154,6 +156,7 @@ export function createProxy(parts: ProxyParts): ProxyHandler {
       const begun = performance.now();
       await Promise.race([Promise.allSettled(running), setTimeout(graceMs, undefined, { ref: false })]);
       await parts.vendor.close(Math.max(0, graceMs - (performance.now() - begun)));
+      await parts.recordRest().catch(parts.onError);
     },
   };
 }

@@ -100,9 +100,23 @@ function refers({ key, value }: Pair): boolean {
 }
 
 // What belongs to an object stands behind it in the path, and Stripe looks for it there only.
-function objectsIn({ endpoint, ids, query, fields }: ProxyRequest): readonly string[] {
-  const named = [...query, ...fields].filter(refers).map(({ value }) => value);
+function objectsIn({ endpoint, ids, query, fields, body }: ProxyRequest): readonly string[] {
+  const named = [...query, ...fields, ...membersOf(endpoint, body)].filter(refers).map(({ value }) => value);
   return [...ids.slice(0, 1).map((id) => placed(endpoint, id)), ...named];
+}
+
+/** The texts of a JSON body, at any depth, by names as those of a form. */
+function membersOf(endpoint: string, body: string): readonly Pair[] {
+  return body !== "" && endpoint.includes(" /v2/") ? textsIn("", JSON.parse(body)) : [];
+}
+
+function textsIn(key: string, value: unknown): readonly Pair[] {
+  if (typeof value === "string") return [{ key, value }];
+  if (typeof value !== "object" || value === null) return [];
+  return Object.entries(value).flatMap(([name, member]) =>
+    // What stands in a list is called as the list is.
+    textsIn(Array.isArray(value) ? key : key === "" ? name : `${key}[${name}]`, member),
+  );
 }
 
 function readOf(request: ProxyRequest): ProxyRequest {
@@ -143,7 +157,7 @@ const made = [
   "refund",
 ] as const;
 
-function objectsOf({ endpoint, fields }: ProxyRequest, text: string): readonly string[] {
+function objectsOf({ endpoint, fields, body: asked }: ProxyRequest, text: string): readonly string[] {
   let body: unknown;
   try {
     body = JSON.parse(text);
@@ -155,8 +169,18 @@ function objectsOf({ endpoint, fields }: ProxyRequest, text: string): readonly s
   const ids = idsIn(id === undefined ? (error ?? body) : body, 0);
   if (chosen.test(endpoint)) return ids.slice(0, 1).map((id) => placed(endpoint, id));
   // What the client has named was there before.
-  const named = new Set(fields.map(({ value }) => value));
-  return ids.filter((id) => !named.has(id));
+  const named = new Set([...fields, ...membersOf(endpoint, asked)].map(({ value }) => value));
+  return [...ids, ...itemsIn(body)].filter((id) => !named.has(id));
+}
+
+/** The items of a subscription have paths of their own, and are nobody's but the subscription's. */
+function itemsIn(body: unknown): readonly string[] {
+  const { object, items } = Object(body) as { object?: unknown; items?: { data?: unknown } | null };
+  const data: unknown = object === "subscription" ? items?.data : undefined;
+  return (Array.isArray(data) ? data : []).flatMap((item) => {
+    const { id } = Object(item) as { id?: unknown };
+    return typeof id === "string" && idPattern.test(id) ? [id] : [];
+  });
 }
 
 const depthMax = 3;

@@ -1,5 +1,7 @@
 import { ObjectAccess } from "@holdfast/api/holdfast/v1/vault_key_pb";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { proxiedStripe } from "../../server/proxy/stripe-proxied.ts";
+import type { ProxyRequest } from "../../server/proxy/vendor.ts";
 import { charge, type ProxyWorld, secret, startProxyWorld, writes } from "./world.ts";
 
 let world: ProxyWorld;
@@ -104,4 +106,52 @@ test("the mark of a spend cannot be made up for an invoice by the lines that are
     expect(answer).toMatchObject({ status: 400, code: "reserved_parameter" });
   }
   expect(world.simulator.requests()).toHaveLength(sent);
+});
+
+describe("ids in a JSON body", () => {
+  const stripe = proxiedStripe({ resendSafeForMs: 1, carry: () => Promise.reject(new Error()), close: async () => {} });
+  const request = (body: object): ProxyRequest => ({
+    method: "POST",
+    endpoint: "POST /v2/money_management/payout_intents",
+    path: "/v2/money_management/payout_intents",
+    ids: [],
+    query: [],
+    token: undefined,
+    idempotencyKey: undefined,
+    spend: undefined,
+    apiVersion: undefined,
+    account: "",
+    contentType: "application/json",
+    expectsContinue: false,
+    takesBody: true,
+    fields: [],
+    body: JSON.stringify(body),
+  });
+
+  test("are those of objects that must be the key's own, at any depth, but for what is the client's own", () => {
+    const body = {
+      from: { legs: [{ payout: "po_1" }, { payout: "po_2" }], refund: "re_1" },
+      charge: "ch_1",
+      metadata: { invoice: "in_1" },
+      deep: { metadata: { invoice: "in_2" } },
+    };
+    expect(stripe.objectsIn(request(body)).toSorted()).toEqual(["ch_1", "po_1", "po_2", "re_1"]);
+  });
+
+  test("are not taken for objects that the request has made", () => {
+    const answer = JSON.stringify({ id: "pi_1", charge: "ch_1", refund: "re_2" });
+    expect(stripe.objectsOf(request({ a: { charge: "ch_1" } }), answer)).toEqual(["pi_1", "re_2"]);
+  });
+});
+
+test("the items of an own subscription are own", () => {
+  const stripe = proxiedStripe({ resendSafeForMs: 1, carry: () => Promise.reject(new Error()), close: async () => {} });
+  const request = { endpoint: "GET /v1/subscriptions/:id", fields: [], body: "" } as unknown as ProxyRequest;
+  const items = { data: [{ id: "si_1" }, { id: "si_2" }] };
+  expect(stripe.objectsOf(request, JSON.stringify({ id: "sub_1", object: "subscription", items }))).toEqual([
+    "sub_1",
+    "si_1",
+    "si_2",
+  ]);
+  expect(stripe.objectsOf(request, JSON.stringify({ id: "x_1", object: "other", items }))).toEqual(["x_1"]);
 });

@@ -213,7 +213,7 @@ export const walkRows: readonly AttackRow[] = [
   {
     id: "A36",
     what: "an amount beyond what a double holds",
-    outcome: "403 unsupported_request, named to the last digit; nothing sent",
+    outcome: "403 unsupported_request, not repeated; nothing sent",
     async walk(world, id) {
       const token = await world.attacker(id);
       const body = form.replace("4900", "9007199254740993");
@@ -221,7 +221,7 @@ export const walkRows: readonly AttackRow[] = [
       const sent = await sentDuring(world, async () => {
         const { status, body: text } = await world.exchange(token, raw({ body }));
         const { error } = JSON.parse(text) as { error: { code: string; message: string } };
-        const exact = error.message.includes("9007199254740993") ? "named to the last digit" : error.message;
+        const exact = error.message.includes("9007199254740993") ? error.message : "not repeated";
         answer = `${status} ${error.code}, ${exact}`;
       });
       return `${answer}; ${sent === "" ? "nothing sent" : sent}`;
