@@ -22,7 +22,7 @@ async function open(): Promise<Granting> {
   await granting.cap("number", 6);
   await granting.cap("period", usd(90), { window: "BILLING_PERIOD", scope: { vaultKeyId: "pinned" } });
   await granting.cap("big", usd(100), { maxPerSpend: usd(30).micros });
-  await granting.cap("shadow", usd(25), { enforcement: "SHADOW", scope: { customerId: "cust_1" } });
+  await granting.cap("shadow", usd(25), { enforcement: "SHADOW", scope: { customerId: "watched" } });
   return granting;
 }
 
@@ -74,8 +74,8 @@ describe("a batch of new spends", () => {
     [
       "above a cap that only reports",
       [
-        { customerId: "cust_1", amount: usd(20) },
-        { customerId: "cust_1", amount: usd(6) },
+        { customerId: "watched", amount: usd(20) },
+        { customerId: "watched", amount: usd(6) },
       ],
     ],
     ["in another currency", [{ amount: usd(1) }, { amount: { currency: "eur", micros: usd(1).micros } }]],
