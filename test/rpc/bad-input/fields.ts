@@ -31,6 +31,7 @@ export const kindOf: Readonly<Record<string, Kind | "ignored">> = {
     direction: "choice",
     refund_of: "referenceFilter",
     continue_vendor_reference: "referenceFilter",
+    trace_parent: "traceParent",
   }),
   ...fields("BatchAuthorizeSpendRequest", { requests: "required" }),
   ...fields("BatchCommitSpendRequest", { requests: "required" }),
@@ -39,6 +40,7 @@ export const kindOf: Readonly<Record<string, Kind | "ignored">> = {
     amount: "required",
     vendor_reference: "reference",
     attempt_id: "hex32OrEmpty",
+    trace_parent: "traceParent",
   }),
   ...fields("VoidSpendRequest", {
     authorization: "authorization",

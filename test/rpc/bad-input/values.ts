@@ -44,6 +44,8 @@ export const valuesOf = {
   hex32: [...empty, ...unseen, ...all("0".repeat(31), "0".repeat(33), "A".repeat(32), "g".repeat(32))],
   hex32OrEmpty: [...unseen, ...all("0".repeat(31), "0".repeat(33), "A".repeat(32), "g".repeat(32))],
   hex64OrEmpty: [...unseen, ...all("0".repeat(32), "0".repeat(65), "A".repeat(64))],
+  // One that is not well-formed counts as none, so that a caller's tracing cannot fail its spends.
+  traceParent: all("0".repeat(129), "x".repeat(10_000)),
   reason: [...empty, ...hidden, ...all("x\ny", "x".repeat(501), "x".repeat(10_000))],
   note: [...hidden, ...all("x\ny", "x".repeat(501), "x".repeat(10_000))],
   label: [...hidden, ...all("x\ny", "x".repeat(129))],
