@@ -33,6 +33,8 @@ export async function writePolicy(client: pg.ClientBase | pg.Pool): Promise<void
       [load, caps, load === "small" ? smallRoom * amountMicros : limitMicros],
     );
   }
+  // As autovacuum does within a minute.
+  await client.query("analyze holdfast.caps");
 }
 
 /**

@@ -97,6 +97,7 @@ function administer(
 ): Answer {
   switch (command.op) {
     case "createCap":
+      if (command.fixed !== null && command.fixed.end <= world.now) return { error: "INVALID_FIELD" };
       if (world.caps.has(command.cap)) return { error: "ALREADY_EXISTS" };
       world.caps.set(command.cap, {
         rule: command,

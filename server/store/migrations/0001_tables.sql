@@ -370,10 +370,6 @@ create unique index authorizations_bound_idx on holdfast.authorizations (workspa
 create index authorizations_vendor_reference_idx on holdfast.authorizations (workspace_id, vendor, vendor_reference)
   where vendor_reference is not null;
 
--- To the planner a workspace is everything: what it has not seen yet may have a million rows by now, and a plan that reads
--- all of them because it expects none would be kept.
-alter table holdfast.authorizations alter column workspace_id set (n_distinct = 1);
-
 -- What one authorization takes from one cap, in the window in which it was granted: an amount, which an increase raises,
 -- or one place. No foreign key: it is written in one statement with its authorization, which stays for ever, and the check
 -- would lock and write that row again.
@@ -538,6 +534,15 @@ create table holdfast.audit_events (
 );
 
 create index audit_events_spend_idx on holdfast.audit_events (workspace_id, spend_key) where spend_key is not null;
+
+-- To the planner a workspace is everything: what it has not seen yet may have a million rows by now, and a plan that reads
+-- all of them because it expects none would be kept.
+alter table holdfast.authorizations alter column workspace_id set (n_distinct = 1);
+alter table holdfast.holds alter column workspace_id set (n_distinct = 1);
+alter table holdfast.counters alter column workspace_id set (n_distinct = 1);
+alter table holdfast.caps alter column workspace_id set (n_distinct = 1);
+alter table holdfast.vendor_charges alter column workspace_id set (n_distinct = 1);
+alter table holdfast.audit_events alter column workspace_id set (n_distinct = 1);
 
 -- Appends one event with the next free position of this transaction.
 create function holdfast.append_audit(

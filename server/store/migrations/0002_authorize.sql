@@ -560,12 +560,14 @@ begin
     d_detail[r.ord] := jsonb_build_object('caps', v_figures);
   end loop;
 
-  update holdfast.counters n set
-      held_micros = n.held_micros + case when k.currency is null then 0 else k.amount end,
-      held_count = n.held_count + case when k.currency is null then k.amount else 0 end
+  -- Every one conflicts: an insert finds its row by the key, where the plan of an update might read them all.
+  insert into holdfast.counters as n (workspace_id, cap_id, window_label, subject, held_micros, held_count)
+    select p_workspace, k.cap_id, k.label, k.subject, case when k.currency is null then 0 else k.amount end,
+      case when k.currency is null then k.amount else 0 end
     from unnest(v_caps, v_labels, v_subjects, v_currencies, v_add) as k (cap_id, label, subject, currency, amount)
-    where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.label and n.subject = k.subject
-      and k.amount > 0;
+    where k.amount > 0
+    on conflict (workspace_id, cap_id, window_label, subject) do update set
+      held_micros = n.held_micros + excluded.held_micros, held_count = n.held_count + excluded.held_count;
 
   insert into holdfast.holds (
     workspace_id, spend_key, generation, cap_id, window_label, subject, amount_micros, spend_count
@@ -730,25 +732,25 @@ begin
       return;
     end if;
 
-    update holdfast.counters n set
-        held_micros = n.held_micros + case when k.currency is null then 0 else k.amount end,
-        held_count = n.held_count + case when k.currency is null then k.amount else 0 end
-      from (
-        select v_caps[h.i] as cap_id, v_labels[h.i] as label, v_subjects[h.i] as subject, v_currencies[h.i] as currency,
-          sum(h.take) as amount
-        from unnest(h_counter, h_take) as h (i, take)
-        group by h.i
-      ) k
-      where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.label and n.subject = k.subject;
+    -- Every one conflicts: an insert finds its row by the key, where the plan of an update might read them all.
+    insert into holdfast.counters as n (workspace_id, cap_id, window_label, subject, held_micros, held_count)
+      select p_workspace, k.cap_id, k.label, k.subject, case when k.currency is null then 0 else h.amount end,
+        case when k.currency is null then h.amount else 0 end
+      from (select h.i, sum(h.take) as amount from unnest(h_counter, h_take) as h (i, take) group by h.i) h
+      join unnest(v_caps, v_labels, v_subjects, v_currencies) with ordinality as k (cap_id, label, subject, currency, i)
+        on k.i = h.i
+      on conflict (workspace_id, cap_id, window_label, subject) do update set
+        held_micros = n.held_micros + excluded.held_micros, held_count = n.held_count + excluded.held_count;
 
     insert into holdfast.holds (
       workspace_id, spend_key, generation, cap_id, window_label, subject, amount_micros, spend_count
     )
-      select p_workspace, x.spend_key, 1, v_caps[h.i], v_labels[h.i], v_subjects[h.i],
-        case when v_currencies[h.i] is null then 0 else h.take end,
-        case when v_currencies[h.i] is null then 1 else 0 end
+      select p_workspace, x.spend_key, 1, k.cap_id, k.label, k.subject, case when k.currency is null then 0 else h.take end,
+        case when k.currency is null then 1 else 0 end
       from unnest(h_ord, h_counter, h_take) as h (ord, i, take)
-      join unnest(p_requests) as x on x.ord = h.ord;
+      join unnest(p_requests) as x on x.ord = h.ord
+      join unnest(v_caps, v_labels, v_subjects, v_currencies) with ordinality as k (cap_id, label, subject, currency, i)
+        on k.i = h.i;
   end if;
 
   insert into holdfast.audit_events (
@@ -826,19 +828,26 @@ begin
     union all
     select x.ord, x.customer_id, x.billing_period, x.pins_none, c.cap_id
     from asked x
-    join holdfast.caps c on c.workspace_id = p_workspace and c.direction = x.direction
-      and coalesce(c.scope_vault_key_id, '') = any (array['', x.vault_key_id])
-      and coalesce(c.scope_customer_id, '') = x.customer_id
-    where c.archive_time is null and not c.attached_only
-      and (c.scope_vendor is null or c.scope_vendor = x.vendor)
+    cross join lateral (
+      select c.* from holdfast.caps c
+      where c.workspace_id = p_workspace and c.direction = x.direction
+        and coalesce(c.scope_vault_key_id, '') = any (array['', x.vault_key_id])
+        and coalesce(c.scope_customer_id, '') = x.customer_id
+        and c.archive_time is null and not c.attached_only
+      offset 0
+    ) c
+    where (c.scope_vendor is null or c.scope_vendor = x.vendor)
       and (c.scope_purpose is null or c.scope_purpose = x.purpose)
       and (c.scope_endpoint is null or holdfast.endpoint_allowed(array[c.scope_endpoint], x.endpoint))
     union all
     select x.ord, x.customer_id, x.billing_period, x.pins_none, c.cap_id
     from asked x
     cross join lateral (select distinct a.cap_id from unnest(x.attached_caps) as a (cap_id)) a
-    join holdfast.caps c on c.workspace_id = p_workspace and c.cap_id = a.cap_id and c.direction = x.direction
-    where x.attached_caps <> '{}' and c.archive_time is null and c.attached_only
+    cross join lateral (
+      select c.* from holdfast.caps c where c.workspace_id = p_workspace and c.cap_id = a.cap_id
+      offset 0
+    ) c
+    where x.attached_caps <> '{}' and c.direction = x.direction and c.archive_time is null and c.attached_only
       and (c.scope_vault_key_id is null or c.scope_vault_key_id = x.vault_key_id)
       and (c.scope_customer_id is null or c.scope_customer_id = x.customer_id)
       and (c.scope_vendor is null or c.scope_vendor = x.vendor)
@@ -857,7 +866,10 @@ begin
     join (
       select c.cap_id, c.cap_window, c.per_customer, holdfast.window_label(c, '', p_now) as label
       from (select distinct a.cap_id from unnest(m_caps) as a (cap_id)) a
-      join holdfast.caps c on c.workspace_id = p_workspace and c.cap_id = a.cap_id
+      cross join lateral (
+        select c.* from holdfast.caps c where c.workspace_id = p_workspace and c.cap_id = a.cap_id
+        offset 0
+      ) c
       where c.cap_window <> 'FIXED' or (c.start_time <= p_now and p_now < c.end_time)
     ) w on w.cap_id = m.cap_id;
 end

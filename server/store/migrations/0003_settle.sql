@@ -425,20 +425,24 @@ begin
         and not (t.state = 'COMMITTED' and t.vendor_reference = c.vendor_reference);
   end if;
 
-  update holdfast.counters n set
-      held_micros = n.held_micros - k.held, committed_micros = n.committed_micros + k.committed,
-      held_count = n.held_count - k.spends, committed_count = n.committed_count + k.spends
-    from (
-      select h.cap_id, h.window_label, h.subject,
-        sum(h.amount_micros) as held,
-        sum(case when h.spend_count = 0 then coalesce(s.amount, h.amount_micros) else 0 end) as committed,
-        sum(h.spend_count) as spends
-      from unnest(s_key, s_generation, s_amount) as s (key, generation, amount)
-      join holdfast.holds h on h.workspace_id = p_workspace and h.spend_key = s.key and h.generation = s.generation
-      group by h.cap_id, h.window_label, h.subject
-    ) k
-    where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.window_label
-      and n.subject = k.subject;
+  -- Every one conflicts: an insert finds its row by the key, where the plan of an update might read them all. What it
+  -- proposes is what to move.
+  insert into holdfast.counters as n (
+    workspace_id, cap_id, window_label, subject, held_micros, committed_micros, held_count, committed_count
+  )
+    select p_workspace, h.cap_id, h.window_label, h.subject, sum(h.amount_micros),
+      sum(case when h.spend_count = 0 then coalesce(s.amount, h.amount_micros) else 0 end),
+      sum(h.spend_count), sum(h.spend_count)
+    from unnest(s_key, s_generation, s_amount) as s (key, generation, amount)
+    cross join lateral (
+      select h.* from holdfast.holds h
+      where h.workspace_id = p_workspace and h.spend_key = s.key and h.generation = s.generation
+      offset 0
+    ) h
+    group by h.cap_id, h.window_label, h.subject
+    on conflict (workspace_id, cap_id, window_label, subject) do update set
+      held_micros = n.held_micros - excluded.held_micros, committed_micros = n.committed_micros + excluded.committed_micros,
+      held_count = n.held_count - excluded.held_count, committed_count = n.committed_count + excluded.committed_count;
 
   -- After what the batch itself has committed, of which it may be a part.
   update holdfast.counters n set
@@ -532,25 +536,25 @@ begin
   select array_agg(c.committed order by c.ord) into v_rows from committed c;
 
   -- A cap counts in its own currency: a charge in another one keeps counting at the held amount.
-  update holdfast.counters n set
-      held_micros = n.held_micros - k.held, committed_micros = n.committed_micros + k.committed,
-      held_count = n.held_count - k.spends, committed_count = n.committed_count + k.spends
-    from (
-      select h.cap_id, h.window_label, h.subject, sum(h.amount_micros) as held, sum(h.spend_count) as spends,
-        sum(case
-          when h.spend_count > 0 then 0 when t.committed_currency = t.currency then t.committed_micros
-          else h.amount_micros
-        end) as committed
-      from unnest(v_rows) as t
-      cross join lateral (
-        select h.* from holdfast.holds h
-        where h.workspace_id = p_workspace and h.spend_key = t.spend_key and h.generation = t.generation
-        offset 0
-      ) h
-      group by h.cap_id, h.window_label, h.subject
-    ) k
-    where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.window_label
-      and n.subject = k.subject;
+  insert into holdfast.counters as n (
+    workspace_id, cap_id, window_label, subject, held_micros, committed_micros, held_count, committed_count
+  )
+    select p_workspace, h.cap_id, h.window_label, h.subject, sum(h.amount_micros),
+      sum(case
+        when h.spend_count > 0 then 0 when t.committed_currency = t.currency then t.committed_micros
+        else h.amount_micros
+      end),
+      sum(h.spend_count), sum(h.spend_count)
+    from unnest(v_rows) as t
+    cross join lateral (
+      select h.* from holdfast.holds h
+      where h.workspace_id = p_workspace and h.spend_key = t.spend_key and h.generation = t.generation
+      offset 0
+    ) h
+    group by h.cap_id, h.window_label, h.subject
+    on conflict (workspace_id, cap_id, window_label, subject) do update set
+      held_micros = n.held_micros - excluded.held_micros, committed_micros = n.committed_micros + excluded.committed_micros,
+      held_count = n.held_count - excluded.held_count, committed_count = n.committed_count + excluded.committed_count;
 
   insert into holdfast.audit_events (
     workspace_id, xid, n, event_time, kind, actor_kind, actor_id, spend_key, generation, customer_id, billing_period,
