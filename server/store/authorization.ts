@@ -99,9 +99,12 @@ export function authorizationColumns(row: string): string {
   ].join(", ");
 }
 
-/** A timestamptz as microseconds since 1970: exact, where a JavaScript Date would lose three digits. */
+/**
+ * A timestamptz as microseconds since 1970: exact, where a JavaScript Date would lose three digits. Of the difference,
+ * since to Postgres only that is immutable, and a sharded database has RETURNING answer nothing else.
+ */
 export function epochMicros(expression: string): string {
-  return `(extract(epoch from ${expression}) * 1000000)::bigint`;
+  return `(extract(epoch from ${expression} - timestamptz 'epoch') * 1000000)::bigint`;
 }
 
 /** The way back, of a parameter. */

@@ -57,7 +57,8 @@ const updateStatement = statement(
      max_per_spend_micros = case when $4::boolean then $5::bigint else c.max_per_spend_micros end,
      refunds_restore_headroom = coalesce($6::boolean, c.refunds_restore_headroom),
      enforcement = coalesce($7::text, c.enforcement),
-     version = c.version + 1, update_time = holdfast.clock()
+     version = c.version + 1, update_time = now.t
+   from (select holdfast.clock() as t) as now
    where c.workspace_id = $1::text and c.cap_id = $2::text
    returning ${capColumns}`,
 );

@@ -30,7 +30,8 @@ const getStatement = statement(
 const releaseStatement = statement(
   "release_kill_switch",
   `update holdfast.kill_switches s set
-     release_time = holdfast.clock(), released_by = $3::text, release_reason = $4::text
+     release_time = now.t, released_by = $3::text, release_reason = $4::text
+   from (select holdfast.clock() as t) as now
    where s.workspace_id = $1::text and s.kill_switch_id = $2::text and s.release_time is null
    returning ${switchColumns}`,
 );

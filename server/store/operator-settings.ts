@@ -24,8 +24,9 @@ const replaceStatement = statement(
      where o.workspace_id = $1::text and o.operator_id = $2::text
      on conflict (workspace_id, operator_id, secret_sha256) do nothing
    )
-   update holdfast.operators o set secret_sha256 = $3::bytea, rotate_time = holdfast.clock(),
+   update holdfast.operators o set secret_sha256 = $3::bytea, rotate_time = now.t,
      previous_secret_sha256 = null, previous_secret_expire_time = null
+   from (select holdfast.clock() as t) as now
    where o.workspace_id = $1::text and o.operator_id = $2::text`,
 );
 

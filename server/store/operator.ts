@@ -5,9 +5,11 @@ import { epochMicros } from "./authorization.ts";
 import { type Database, run, statement } from "./database.ts";
 import { readSecrets, type SecretsRow } from "./vault-key.ts";
 
-const operatorColumns = `o.operator_id, o.role, o.revoke_reason, ${epochMicros("o.create_time")} as create_time,
+const operatorColumns = (
+  now: string,
+) => `o.operator_id, o.role, o.revoke_reason, ${epochMicros("o.create_time")} as create_time,
   ${epochMicros("o.rotate_time")} as rotate_time, ${epochMicros("o.revoke_time")} as revoke_time,
-  case when o.previous_secret_expire_time > holdfast.clock() then ${epochMicros("o.previous_secret_expire_time")} end
+  case when o.previous_secret_expire_time > ${now} then ${epochMicros("o.previous_secret_expire_time")} end
     as previous_secret_expire_time`;
 
 const insertStatement = statement(
@@ -17,23 +19,24 @@ const insertStatement = statement(
    )
    values ($1::text, $2::text, $3::text, $4::bytea, $5::text, $6::bytea, holdfast.clock())
    on conflict (workspace_id, operator_id) do nothing
-   returning ${operatorColumns}`,
+   returning ${operatorColumns("o.create_time")}`,
 );
 
 const requestStatement = statement(
   "find_operator_by_request",
-  `select o.request_sha256, ${operatorColumns} from holdfast.operators o
+  `select o.request_sha256, ${operatorColumns("holdfast.clock()")} from holdfast.operators o
    where o.workspace_id = $1::text and o.request_id = $2::text`,
 );
 
 const getStatement = statement(
   "get_operator",
-  `select ${operatorColumns} from holdfast.operators o where o.workspace_id = $1::text and o.operator_id = $2::text`,
+  `select ${operatorColumns("holdfast.clock()")} from holdfast.operators o
+   where o.workspace_id = $1::text and o.operator_id = $2::text`,
 );
 
 const listStatement = statement(
   "list_operators",
-  `select ${operatorColumns} from holdfast.operators o
+  `select ${operatorColumns("holdfast.clock()")} from holdfast.operators o
    where o.workspace_id = $1::text and o.operator_id > $2::text
    order by o.operator_id limit $3::integer`,
 );
@@ -46,25 +49,30 @@ const rotateStatement = statement(
      where o.workspace_id = $1::text and o.operator_id = $2::text and o.revoke_time is null
      on conflict (workspace_id, operator_id, secret_sha256) do nothing
    )
-   update holdfast.operators o set secret_sha256 = $3::bytea, rotate_time = holdfast.clock(),
+   update holdfast.operators o set secret_sha256 = $3::bytea, rotate_time = now.t,
      previous_secret_sha256 = case when $4::bigint > 0 then o.secret_sha256 end,
-     previous_secret_expire_time =
-       case when $4::bigint > 0 then holdfast.clock() + $4::bigint * interval '1 millisecond' end
+     previous_secret_expire_time = now.previous_until
+   from (
+     select holdfast.clock() as t,
+       case when $4::bigint > 0 then holdfast.clock() + $4::bigint * interval '1 millisecond' end as previous_until
+     offset 0
+   ) as now
    where o.workspace_id = $1::text and o.operator_id = $2::text and o.revoke_time is null
-   returning ${operatorColumns}`,
+   returning ${operatorColumns("now.t")}`,
 );
 
 const revokeStatement = statement(
   "revoke_operator",
-  `update holdfast.operators o set revoke_time = holdfast.clock(), revoke_reason = $3::text,
+  `update holdfast.operators o set revoke_time = now.t, revoke_reason = $3::text,
      previous_secret_sha256 = null, previous_secret_expire_time = null
+   from (select holdfast.clock() as t) as now
    where o.workspace_id = $1::text and o.operator_id = $2::text and o.revoke_time is null
      and (o.role <> 'OPERATOR' or exists (
        select from holdfast.operators p
        where p.workspace_id = o.workspace_id and p.role = 'OPERATOR' and p.revoke_time is null
          and p.operator_id <> o.operator_id
      ))
-   returning ${operatorColumns}`,
+   returning ${operatorColumns("now.t")}`,
 );
 
 const secretsStatement = statement(

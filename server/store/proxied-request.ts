@@ -37,7 +37,8 @@ const reopenStatement = statement(
   "reopen_declined_request",
   `update holdfast.proxied_requests p set
      state = 'OPEN', claim_id = $4::text, reopened_sha256 = $5::bytea, generation = p.generation + 1,
-     open_time = (select holdfast.clock())
+     open_time = now.t
+   from (select holdfast.clock() as t) as now
    where p.workspace_id = $1::text and p.vault_key_id = $2::text and p.request_key = $3::bytea
      and p.state = 'ANSWERED' and p.declined and p.generation = $6::integer
      and p.endpoint = $7::text and p.retry_sha256 = $8::bytea
@@ -60,13 +61,15 @@ const closeStatement = statement(
 
 const emptyStatement = statement(
   "empty_proxied_answers",
-  `update holdfast.proxied_requests p set key_id = null, nonce = null, ciphertext = null, answer_omitted = true
-   where p.workspace_id = $1::text and (p.vault_key_id, p.request_key) in (
+  `with due as materialized (
      select o.vault_key_id, o.request_key from holdfast.proxied_requests o
      where o.workspace_id = $1::text and o.ciphertext is not null
        and o.answer_time < (select holdfast.clock()) - $2::integer * interval '1 day'
      order by o.answer_time limit $3::integer for update skip locked
    )
+   update holdfast.proxied_requests p set key_id = null, nonce = null, ciphertext = null, answer_omitted = true
+   from due
+   where p.workspace_id = $1::text and p.vault_key_id = due.vault_key_id and p.request_key = due.request_key
    returning p.vault_key_id`,
 );
 

@@ -12,13 +12,14 @@ const latestStatement = statement(
 
 // What was claimed a minute ago and has no grant that lives belongs to nobody any more: its process has died before it
 // asked, or was told no and could not write that down.
-const abandoned = `p.open_time < (select holdfast.clock()) - interval '1 minute' and not exists (
+const oldest = `(select holdfast.clock() - interval '1 minute' as t) as oldest`;
+const abandoned = `p.open_time < oldest.t and not exists (
        select from holdfast.authorizations t
        where t.workspace_id = $1::text and t.spend_key = $4::text and t.state <> 'VOIDED'`;
 
 const releaseStatement = statement(
   "release_abandoned_request",
-  `delete from holdfast.proxied_requests p
+  `delete from holdfast.proxied_requests p using ${oldest}
    where p.workspace_id = $1::text and p.vault_key_id = $2::text and p.request_key = $3::bytea
      and p.state = 'OPEN' and p.answer_generation is null and ${abandoned})
    returning p.generation`,
@@ -29,6 +30,7 @@ const releaseStatement = statement(
 const closeStatement = statement(
   "close_abandoned_request",
   `update holdfast.proxied_requests p set state = 'ANSWERED', reopened_sha256 = null
+   from ${oldest}
    where p.workspace_id = $1::text and p.vault_key_id = $2::text and p.request_key = $3::bytea
      and p.state = 'OPEN' and p.answer_generation is not null
      and ${abandoned} and not (t.state = 'HELD' and t.vendor_state <> '' and t.vendor_state = $5::text))

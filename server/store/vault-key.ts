@@ -6,13 +6,15 @@ import type { NewVaultKey, VaultKey, VaultKeyPolicy, VaultKeyState } from "../do
 import { epochMicros } from "./authorization.ts";
 import { type Database, run, statement } from "./database.ts";
 
-const keyColumns = `k.vault_key_id, k.state, k.vendor, k.allowed_endpoints, k.billing_periods, k.purposes, k.customers,
+const keyColumns = (
+  now: string,
+) => `k.vault_key_id, k.state, k.vendor, k.allowed_endpoints, k.billing_periods, k.purposes, k.customers,
   k.max_per_spend_micros, k.max_per_spend_currency, k.attached_caps, k.labels, k.proxy, k.version,
   k.reason,
   ${epochMicros("k.expire_time")} as expire_time, ${epochMicros("k.create_time")} as create_time,
   ${epochMicros("k.update_time")} as update_time, ${epochMicros("k.suspend_time")} as suspend_time,
   ${epochMicros("k.revoke_time")} as revoke_time,
-  case when k.previous_secret_expire_time > holdfast.clock() then ${epochMicros("k.previous_secret_expire_time")} end
+  case when k.previous_secret_expire_time > ${now} then ${epochMicros("k.previous_secret_expire_time")} end
     as previous_secret_expire_time,
   (select ${epochMicros("u.use_time")} from holdfast.vault_key_uses u
    where u.workspace_id = k.workspace_id and u.vault_key_id = k.vault_key_id) as last_use_time`;
@@ -29,23 +31,24 @@ const insertStatement = statement(
      $15::text, $16::bytea, now.t, now.t
    from (select holdfast.clock() as t) as now
    on conflict (workspace_id, vault_key_id) do nothing
-   returning ${keyColumns}`,
+   returning ${keyColumns("k.create_time")}`,
 );
 
 const requestStatement = statement(
   "find_vault_key_by_request",
-  `select k.request_sha256, ${keyColumns} from holdfast.vault_keys k
+  `select k.request_sha256, ${keyColumns("holdfast.clock()")} from holdfast.vault_keys k
    where k.workspace_id = $1::text and k.request_id = $2::text`,
 );
 
 const getStatement = statement(
   "get_vault_key",
-  `select ${keyColumns} from holdfast.vault_keys k where k.workspace_id = $1::text and k.vault_key_id = $2::text`,
+  `select ${keyColumns("holdfast.clock()")} from holdfast.vault_keys k
+   where k.workspace_id = $1::text and k.vault_key_id = $2::text`,
 );
 
 const listStatement = statement(
   "list_vault_keys",
-  `select ${keyColumns} from holdfast.vault_keys k
+  `select ${keyColumns("holdfast.clock()")} from holdfast.vault_keys k
    where k.workspace_id = $1::text and k.vault_key_id > $2::text and k.labels @> $3::jsonb
    order by k.vault_key_id limit $4::integer`,
 );
@@ -57,31 +60,37 @@ const updateStatement = statement(
      max_per_spend_micros = $7::bigint, max_per_spend_currency = $8::text,
      expire_time = timestamptz 'epoch' + $9::bigint * interval '1 microsecond',
      attached_caps = $10::text[], labels = $11::jsonb, proxy = $12::jsonb,
-     version = k.version + 1, update_time = holdfast.clock()
+     version = k.version + 1, update_time = now.t
+   from (select holdfast.clock() as t) as now
    where k.workspace_id = $1::text and k.vault_key_id = $2::text
-   returning ${keyColumns}`,
+   returning ${keyColumns("now.t")}`,
 );
 
 // What is in the state already is left as it is: the first reason and time count.
 const stateStatement = statement(
   "change_vault_key_state",
   `update holdfast.vault_keys k set state = $3::text, reason = $4::text,
-     suspend_time = case when $3::text = 'SUSPENDED' then holdfast.clock() end,
-     revoke_time = case when $3::text = 'REVOKED' then holdfast.clock() end,
-     version = k.version + 1, update_time = holdfast.clock()
+     suspend_time = case when $3::text = 'SUSPENDED' then now.t end,
+     revoke_time = case when $3::text = 'REVOKED' then now.t end,
+     version = k.version + 1, update_time = now.t
+   from (select holdfast.clock() as t) as now
    where k.workspace_id = $1::text and k.vault_key_id = $2::text and k.state not in ($3::text, 'REVOKED')
-   returning ${keyColumns}`,
+   returning ${keyColumns("now.t")}`,
 );
 
 const rotateStatement = statement(
   "rotate_vault_key",
   `update holdfast.vault_keys k set secret_sha256 = $3::bytea,
      previous_secret_sha256 = case when $4::bigint > 0 then k.secret_sha256 end,
-     previous_secret_expire_time =
-       case when $4::bigint > 0 then holdfast.clock() + $4::bigint * interval '1 millisecond' end,
-     version = k.version + 1, update_time = holdfast.clock()
+     previous_secret_expire_time = now.previous_until,
+     version = k.version + 1, update_time = now.t
+   from (
+     select holdfast.clock() as t,
+       case when $4::bigint > 0 then holdfast.clock() + $4::bigint * interval '1 millisecond' end as previous_until
+     offset 0
+   ) as now
    where k.workspace_id = $1::text and k.vault_key_id = $2::text
-   returning ${keyColumns}`,
+   returning ${keyColumns("now.t")}`,
 );
 
 const secretsStatement = statement(

@@ -65,7 +65,8 @@ const deleteStatement = statement(
 const failRunsStatement = statement(
   "fail_runs_without_credential",
   `update holdfast.reconciliation_runs r set
-     state = 'FAILED', finish_time = holdfast.clock(), message = 'The vendor credential was deleted.'
+     state = 'FAILED', finish_time = now.t, message = 'The vendor credential was deleted.'
+   from (select holdfast.clock() as t) as now
    where r.workspace_id = $1::text and r.vendor = $2::text and r.state in ('PENDING', 'RUNNING')`,
 );
 

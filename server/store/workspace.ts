@@ -20,7 +20,7 @@ const announceStatement = statement(
    select w.workspace_id, 1, holdfast.clock() + interval '5 seconds'
    from holdfast.workspaces w where w.workspace_id = $1::text
    on conflict (workspace_id) do update set
-     waiting = case when g.closed_until_time > excluded.closed_until_time - interval '5 seconds'
+     waiting = case when excluded.closed_until_time - g.closed_until_time < interval '5 seconds'
        then g.waiting + 1 else 1 end,
      closed_until_time = excluded.closed_until_time`,
 );

@@ -1,14 +1,18 @@
 -- Why a vault key that may not spend may not run a job either, null where it may.
 create function holdfast.lease_denial(p_workspace text, p_vault_key text, p_now timestamptz) returns text
-language sql stable
+language plpgsql stable
 as $$
-  select case
-    when k.state = 'REVOKED' then 'VAULT_KEY_REVOKED'
-    when k.state <> 'ACTIVE' then 'VAULT_KEY_SUSPENDED'
-    when k.expire_time <= p_now then 'VAULT_KEY_EXPIRED'
-  end
-  from holdfast.vault_keys k
-  where k.workspace_id = p_workspace and k.vault_key_id = p_vault_key
+begin
+  return (
+    select case
+      when k.state = 'REVOKED' then 'VAULT_KEY_REVOKED'
+      when k.state <> 'ACTIVE' then 'VAULT_KEY_SUSPENDED'
+      when k.expire_time <= p_now then 'VAULT_KEY_EXPIRED'
+    end
+    from holdfast.vault_keys k
+    where k.workspace_id = p_workspace and k.vault_key_id = p_vault_key
+  );
+end
 $$;
 
 -- Acquires a billing lease. The fencing token grows by one whenever the holder changes or the lease had run out.

@@ -23,6 +23,8 @@ declare
   v_note text := p_note;
   v_account text;
   v_counts boolean := false;
+  v_next timestamptz;
+  v_follow_until timestamptz;
 begin
   select t.* into a from holdfast.authorizations t
     where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation for update;
@@ -61,26 +63,28 @@ begin
           'nothing is at the account %s, and it may have been sent under %s: look there, and resolve it by hand; %s',
           coalesce(nullif(p_look_account, ''), 'that was looked at, which it did not tell'), v_account, p_note), 500);
       end if;
+      v_next := case
+        -- The second look, which proves it.
+        when v_counts and a.absent_since_time is null then v_now + interval '5 minutes'
+        else holdfast.next_reconciliation(coalesce(a.reconciliation_first_time, v_now), v_now)
+      end;
       update holdfast.authorizations t set
           reconciliation_finding = v_finding, reconciliation_note = v_note, reconciliation_time = v_now,
           reconciliation_first_time = coalesce(a.reconciliation_first_time, v_now),
           reconciliation_count = a.reconciliation_count + 1,
-          reconciliation_next_time = case
-            -- The second look, which proves it.
-            when v_counts and a.absent_since_time is null then v_now + interval '5 minutes'
-            else holdfast.next_reconciliation(coalesce(a.reconciliation_first_time, v_now), v_now)
-          end,
+          reconciliation_next_time = v_next,
           absent_since_time = case
             when v_finding = 'ABSENT' then coalesce(a.absent_since_time, case when v_counts then p_look_time end)
           end,
           look_from_time = case when v_finding = 'ABSENT' then a.look_from_time else v_now end
         where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
       if p_vendor_reference <> '' then
+        v_follow_until := v_now + p_follow_for;
         update holdfast.authorizations t set
             state = 'HELD', in_doubt_time = null, vendor_reference = p_vendor_reference,
             bind_time = coalesce(t.bind_time, v_now), vendor_state = p_vendor_state,
             -- An object that is followed already is not followed for longer than was promised.
-            follow_until_time = coalesce(t.follow_until_time, v_now + p_follow_for)
+            follow_until_time = coalesce(t.follow_until_time, v_follow_until)
           where t.workspace_id = p_workspace and t.spend_key = p_spend_key and t.generation = p_generation;
         if a.vendor_reference is null and holdfast.settles_another(a, p_vendor_reference) then
           raise unique_violation;

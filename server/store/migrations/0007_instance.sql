@@ -162,7 +162,10 @@ begin
     return;
   end if;
 
-  perform from holdfast.workspaces t order by t.workspace_id for update;
+  -- One by one: each has its shard.
+  for w in select t.workspace_id from holdfast.workspaces t order by t.workspace_id loop
+    perform from holdfast.workspaces t where t.workspace_id = w.workspace_id for update;
+  end loop;
   v_now := holdfast.clock();
   -- A token grows by one per grant, so no lease that was lost can have reached the microseconds since 1970.
   v_floor := (extract(epoch from v_now) * 1000000)::bigint;

@@ -95,19 +95,23 @@ $$;
 -- An account that the authorization may have been sent under, other than the one that was looked at; null if there is
 -- none. An account that is replaced is still counted on for a day: services and their operator do not change at once.
 create function holdfast.account_in_question(p_row holdfast.authorizations, p_account text) returns text
-language sql stable parallel safe
+language plpgsql stable parallel safe
 as $$
-  select s.vendor_account
-  from (
-    select t.*, coalesce(
-      lead(t.start_time) over (partition by t.source order by t.start_time) + interval '1 day', timestamptz 'infinity'
-    ) as end_time
-    from holdfast.vendor_account_spans t
-    where t.workspace_id = p_row.workspace_id and t.vendor = p_row.vendor and t.source in ('', p_row.vault_key_id)
-  ) s
-  where s.start_time <= holdfast.send_end_time(p_row) and s.end_time > p_row.grant_time
-    and not holdfast.is_same_account(s.vendor_account, p_account)
-  order by s.source, s.start_time limit 1
+begin
+  return (
+    select s.vendor_account
+    from (
+      select t.*, coalesce(
+        lead(t.start_time) over (partition by t.source order by t.start_time) + interval '1 day', timestamptz 'infinity'
+      ) as end_time
+      from holdfast.vendor_account_spans t
+      where t.workspace_id = p_row.workspace_id and t.vendor = p_row.vendor and t.source in ('', p_row.vault_key_id)
+    ) s
+    where s.start_time <= holdfast.send_end_time(p_row) and s.end_time > p_row.grant_time
+      and not holdfast.is_same_account(s.vendor_account, p_account)
+    order by s.source, s.start_time limit 1
+  );
+end
 $$;
 
 -- Which replica asks a vendor for a workspace now. A token and a time, and no session's lock: a replica that has died
@@ -256,6 +260,7 @@ as $$
 declare
   r holdfast.reconciliation_runs;
   v_new integer;
+  v_now timestamptz;
 begin
   select t.* into r from holdfast.reconciliation_runs t
     where t.workspace_id = p_workspace and t.reconciliation_run_id = p_run for update;
@@ -278,9 +283,10 @@ begin
   select p_workspace, p_run, x.spend_key, x.generation
   from jsonb_to_recordset(p_matches) as x (spend_key text, generation integer)
   on conflict (workspace_id, reconciliation_run_id, spend_key, generation) do nothing;
+  v_now := holdfast.clock();
   update holdfast.reconciliation_runs t set
       cursor = p_to, state = p_state, message = p_message,
-      finish_time = case when p_state in ('DONE', 'FAILED') then holdfast.clock() end,
+      finish_time = case when p_state in ('DONE', 'FAILED') then v_now end,
       read_count = t.read_count + coalesce((p_counts ->> 'reads')::bigint, 0),
       authorization_count = t.authorization_count + coalesce((p_counts ->> 'authorizations')::bigint, 0),
       committed_count = t.committed_count + coalesce((p_counts ->> 'committed')::bigint, 0),
