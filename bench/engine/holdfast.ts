@@ -59,11 +59,16 @@ export async function openHoldfast({ connection, folder, root, isFirst }: Surrou
   const patient = { signal: new AbortController().signal, deadlineAt: Infinity };
   // What a handler makes of a request. Of the next ones it is the same, but for what names the spend.
   const first = parts.authorizeCommand(create(AuthorizeSpendRequestSchema, newRequest()), vaultKeyId, "");
-  const newCommand = (): Command => ({
-    ...first,
-    spend: { ...first.spend, customerId: someCustomer(), purpose: `bench-${process.pid}-${nextAttempt()}` },
-    attemptId: randomBytes(16).toString("hex"),
-  });
+  // Random bytes for each would cost more than to refuse a call, which a flood measures.
+  const ours = randomBytes(8).toString("hex");
+  const newCommand = (): Command => {
+    const number = nextAttempt();
+    return {
+      ...first,
+      spend: { ...first.spend, customerId: someCustomer(), purpose: `bench-${process.pid}-${number}` },
+      attemptId: `${ours}${number.toString(16).padStart(16, "0")}`,
+    };
+  };
   return {
     async attempt(load, { signal, deadlineAt } = patient) {
       const { disposition } = await now.queue.submit(load, newCommand(), signal, deadlineAt);

@@ -2,6 +2,7 @@ import { context, type Link, type SpanContext, SpanKind, SpanStatusCode, trace }
 import { HoldfastError } from "../domain/errors.ts";
 import { attribute } from "../telemetry-attributes.ts";
 import { measure, metric } from "../telemetry-metrics.ts";
+import { type BatchPace, createBatchPace } from "./batch-pace.ts";
 import { originOf } from "./trace-origin.ts";
 
 const tracer = trace.getTracer("holdfast");
@@ -73,14 +74,17 @@ export class GroupCommit<Command, Result> {
   readonly #running = new Set<Promise<void>>();
   /** The keys that have a lane of their own, because a lock stopped their last batch. */
   readonly #heldUp = new Set<string>();
+  readonly #pace: BatchPace;
   #side = 0;
 
   constructor(options: GroupCommitOptions<Command, Result>) {
     this.#options = options;
+    this.#pace = createBatchPace(options.batchMax);
   }
 
   /**
-   * Answers when the command is durable. Rejects with QUEUE_FULL when too many wait, and with the signal's reason
+   * Answers when the command is durable. Rejects with QUEUE_FULL when too many wait, or so many that the answer would
+   * come after the deadline, and with the signal's reason
    * if that fires before the command went to the database; afterwards the outcome is awaited and answered. `deadlineAt`,
    * on the clock of `performance`, is when it is going to fire: a process that has stood still learns of answers first
    * and of its timers later.
@@ -89,9 +93,11 @@ export class GroupCommit<Command, Result> {
     if (signal.aborted) return Promise.reject(signal.reason);
     const name = this.#laneFor(workspace, command);
     const lane = this.#lanes.get(name);
-    if (lane !== undefined && lane.length >= this.#options.queueMax) {
-      const message = "Too many requests wait for the database; nothing was done. Try again after the delay.";
-      return Promise.reject(new HoldfastError("QUEUE_FULL", message, { retryAfterMs: 250 }));
+    if (lane !== undefined) {
+      const waitMs = deadlineAt === Infinity ? 0 : this.#pace.waitMs(lane.length);
+      if (lane.length >= this.#options.queueMax || performance.now() + waitMs > deadlineAt) {
+        return Promise.reject(queueFull(waitMs));
+      }
     }
     const { promise, resolve, reject } = Promise.withResolvers<Result>();
     const parent = context.active();
@@ -277,7 +283,9 @@ export class GroupCommit<Command, Result> {
         span.setStatus({ code: SpanStatusCode.ERROR });
         throw error;
       } finally {
-        measure(metric.batchDuration, (performance.now() - begun) / 1000, labels);
+        const tookMs = performance.now() - begun;
+        this.#pace.took(tookMs);
+        measure(metric.batchDuration, tookMs / 1000, labels);
         span.end();
       }
     });
@@ -292,6 +300,11 @@ function linksOf(batch: readonly { readonly sources: readonly SpanContext[] }[])
     links.set(`${source.traceId}${source.spanId}`, { context: source });
   }
   return [...links.values()];
+}
+
+function queueFull(waitMs: number): HoldfastError {
+  const message = "Too many requests wait for the database; nothing was done. Try again after the delay.";
+  return new HoldfastError("QUEUE_FULL", message, { retryAfterMs: Math.max(250, Math.ceil(waitMs)) });
 }
 
 /** A command whose caller has gone is dropped before it costs a transaction. */

@@ -1,3 +1,4 @@
+import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, test, vi } from "vitest";
 import { HoldfastError } from "../../server/domain/errors.ts";
 import { GroupCommit, type GroupCommitOptions } from "../../server/store/group-commit.ts";
@@ -89,6 +90,38 @@ test("a full queue refuses at once, says when to come back, and has done nothing
   batches[1]?.answer();
   await Promise.all([first, ...waiting]);
   expect(batches.flatMap((batch) => batch.commands)).toEqual(["a", "b", "c"]);
+});
+
+test("who would be answered after its deadline is refused at once, and all others are not", async () => {
+  const { run, batches, arrived } = gatedRun();
+  const slow: Options["run"] = async (workspace, commands) => {
+    const answered = run(workspace, commands);
+    // A timer never fires early, so a batch is at least that slow, on any machine.
+    await delay(20);
+    return await answered;
+  };
+  const commits = queue({ run: slow, batchMax: 1 });
+  for (let count = 1; count <= 5; count += 1) {
+    const one = commits.submit("w", `${count}`, never);
+    await arrived(count);
+    batches[count - 1]?.answer();
+    await one;
+  }
+  const begun = performance.now();
+  // Nobody is before this one, so it is not judged by those that went before.
+  const first = commits.submit("w", "first", never, begun + 10);
+  await arrived(6);
+  const waiting = ["a", "b", "c"].map((one) => commits.submit("w", one, never));
+  const refused = await commits.submit("w", "late", never, performance.now() + 120).catch((error: unknown) => error);
+  expect(refused).toMatchObject({ reason: "QUEUE_FULL" });
+  expect((refused as HoldfastError).retryAfterMs).toBeGreaterThanOrEqual(250);
+  const patient = commits.submit("w", "patient", never, performance.now() + 1e9);
+  for (let count = 6; count <= 10; count += 1) {
+    await arrived(count);
+    batches[count - 1]?.answer();
+  }
+  await Promise.all([first, ...waiting, patient]);
+  expect(batches.slice(5).flatMap((batch) => batch.commands)).toEqual(["first", "a", "b", "c", "patient"]);
 });
 
 test("a command whose caller has gone is dropped before it reaches the database", async () => {
