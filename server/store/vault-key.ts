@@ -17,7 +17,7 @@ const keyColumns = (
   case when k.previous_secret_expire_time > ${now} then ${epochMicros("k.previous_secret_expire_time")} end
     as previous_secret_expire_time,
   (select ${epochMicros("u.use_time")} from holdfast.vault_key_uses u
-   where u.workspace_id = k.workspace_id and u.vault_key_id = k.vault_key_id) as last_use_time`;
+   where u.workspace_id = $1::text and u.vault_key_id = k.vault_key_id) as last_use_time`;
 
 const insertStatement = statement(
   "insert_vault_key",

@@ -550,8 +550,9 @@ create function holdfast.append_audit(
   p_detail jsonb, p_authorization holdfast.authorizations default null, p_disposition text default null,
   p_reason text default null, p_fold bytea default null, p_count bigint default 1
 ) returns void
-language sql volatile
+language plpgsql volatile
 as $$
+begin
   insert into holdfast.audit_events (
     workspace_id, xid, n, event_time, kind, actor_kind, actor_id, spend_key, generation, customer_id, billing_period,
     purpose, attempt_id, currency, amount_micros, disposition, reason, trace_id, detail, vault_key_id, fold, count
@@ -565,7 +566,8 @@ as $$
     p_authorization.customer_id, p_authorization.billing_period, p_authorization.purpose, p_authorization.attempt_id,
     p_authorization.currency, p_authorization.amount_micros, p_disposition, p_reason, p_trace_id, p_detail,
     coalesce(p_authorization.vault_key_id, p_detail ->> 'vault_key', case p_actor_kind when 'vault_key' then p_actor_id end),
-    p_fold, p_count
+    p_fold, p_count;
+end
 $$;
 
 -- The vendor key of one generation. Generation 1 is the formula that callers in other languages use.
