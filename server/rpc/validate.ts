@@ -14,6 +14,7 @@ import { Ignore, field as fieldRules } from "@bufbuild/protovalidate/gen/buf/val
 import type { Interceptor } from "@connectrpc/connect";
 import { type FieldViolation, InvalidRequestError } from "./errors.ts";
 import { mapPlace } from "./json-request.ts";
+import { withoutJudgedDurations } from "./judged-durations.ts";
 import { remedyOfPattern } from "./validate-remedies.ts";
 
 const expressions = new Map<string, RegExp>();
@@ -78,7 +79,12 @@ async function* validateEach<T extends Message>(schema: DescMessage, messages: A
 }
 
 function ruleViolations<Desc extends DescMessage>(schema: Desc, message: MessageShape<Desc>): FieldViolation[] {
-  const result = validator.validate(schema, message);
+  const result = withoutJudgedDurations(
+    schema,
+    message,
+    () => validator.validate(schema, message),
+    ({ kind }) => kind === "valid",
+  );
   // A rule that cannot be compiled or evaluated is a defect of the contract, not the caller's mistake.
   if (result.kind === "error") throw result.error;
   if (result.kind === "valid") return [];
