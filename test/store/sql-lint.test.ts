@@ -119,12 +119,13 @@ describe("one statement is about one workspace", () => {
   });
 });
 
-describe("a change comes to the same on every node", () => {
-  /** Functions that are refused, each for what is said of it in deploy/citus/README.md. */
-  const refused: Readonly<Record<string, readonly string[]>> = {
-    bind_vendor_reference: ["set: timestamptz_pl_interval in case"],
-  };
+/** Functions that Citus refuses. Each has to change before the first run on it: deploy/citus/README.md. */
+const refused: Readonly<Record<string, readonly string[]>> = {
+  bind_vendor_reference: ["set: timestamptz_pl_interval in case"],
+};
+const refusedInSql = ["doubt_authorization", "engaged_kill_switch", "open_proxied_request", "proxy_key_state"];
 
+describe("a change comes to the same on every node", () => {
   async function changesOf(text: string): Promise<string[]> {
     await client.query(`prepare linted as ${text}`);
     const { rows } = await client.query<{ types: string[] }>(
@@ -208,12 +209,10 @@ describe("what Citus cannot plan", () => {
     [...text.matchAll(/holdfast\.(\w+)/g)].some(([, name = ""]) => distributed.has(name));
 
   test("functions in SQL, which take parameters and touch a distributed table: those that are known", () => {
-    // Each has to become PL/pgSQL before the first run on Citus: deploy/citus/README.md.
-    const known = ["doubt_authorization", "engaged_kill_switch", "open_proxied_request", "proxy_key_state"];
     const found = stored.filter(({ language, parameters, source }) => {
       return language === "sql" && parameters.length > 0 && touches(source);
     });
-    expect(found.map(({ name }) => name)).toEqual(known);
+    expect(found.map(({ name }) => name)).toEqual(refusedInSql);
     expect(touches("select from holdfast.caps c")).toBe(true);
   });
 
@@ -244,6 +243,13 @@ describe("what Citus cannot plan", () => {
     expect(inside("/* x */ select holdfast.sweep_expired($1::text, 5)")).toBe(false);
     expect(inside("/* x */ select holdfast.sweep_expired(holdfast.where_granting($1::text), 5)")).toBe(true);
   });
+});
+
+test("what is known to be refused is what the page for operators says", async () => {
+  const page = await readFile(new URL("../../deploy/citus/README.md", import.meta.url), "utf8");
+  for (const name of [...refusedInSql, ...Object.keys(refused), "where_granting", "actor_in_force"]) {
+    expect(page).toContain(`\`${name}`);
+  }
 });
 
 describe("nothing belongs to one session or one node", () => {
