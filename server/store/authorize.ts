@@ -6,33 +6,28 @@ import {
   type Disposition,
   stableKey,
 } from "../domain/spend.ts";
-import {
-  type AuthorizationRow,
-  authorizationColumns,
-  epochMicros,
-  milliseconds,
-  readAuthorization,
-} from "./authorization.ts";
+import { authorizationJson, epochMicros, milliseconds, readAuthorizationJson } from "./authorization.ts";
 import { type CapDrawJson, capFiguresColumns, type CapFiguresRow, readCapDraw, readCapFigures } from "./cap-figures.ts";
 import { type Database, run, statement } from "./database.ts";
 import { type EngagedRow, readEngaged } from "./kill-switch.ts";
 
 const authorizeBatchStatement = statement(
   "authorize_batch",
-  `select f.disposition, f.error_reason, f.differing_fields, f.visible, f.may_have_been_sent, f.retry_after_ms,
+  `select f.disposition, f.error_reason, f.differing_fields, f.may_have_been_sent, f.retry_after_ms,
      f.failed_generation, f.rule, ${capFiguresColumns}, f.draws::text as draws,
      f.kill_switch, f.kill_switch_target, ${epochMicros("f.grant_time")} as new_grant_time,
-     ${authorizationColumns("(f.authorization_row)")}
+     case when f.visible and f.grant_time is null then ${authorizationJson("(f.authorization_row)")} end as authorization_row
    from holdfast.authorize_batch(holdfast.where_granting($1::text), $2::jsonb) as f
    order by f.ord`,
 );
 
-interface DecisionRow extends AuthorizationRow, CapFiguresRow, EngagedRow {
+interface DecisionRow extends CapFiguresRow, EngagedRow {
   readonly new_grant_time: bigint | null;
+  /** JSON. */
+  readonly authorization_row: string | null;
   readonly disposition: Disposition | null;
   readonly error_reason: "SPEND_MISMATCH" | "GENERATION_NOT_FOUND" | null;
   readonly differing_fields: string[];
-  readonly visible: boolean;
   readonly may_have_been_sent: boolean;
   readonly retry_after_ms: bigint | null;
   readonly failed_generation: number | null;
@@ -90,7 +85,6 @@ function authorizeRequest(command: AuthorizeCommand, index: number): object {
 }
 
 function readDecision(row: DecisionRow, asked: AuthorizeCommand | undefined): AuthorizeDecision {
-  const isAsAsked = asked !== undefined && row.new_grant_time !== null;
   return {
     disposition: row.disposition ?? undefined,
     errorReason: row.error_reason ?? undefined,
@@ -102,12 +96,13 @@ function readDecision(row: DecisionRow, asked: AuthorizeCommand | undefined): Au
     cap: readCapFigures(row),
     killSwitch: readEngaged(row),
     draws: row.draws === null ? [] : (JSON.parse(row.draws) as CapDrawJson[]).map(readCapDraw),
-    authorization: isAsAsked
-      ? newAuthorization(asked, row.new_grant_time)
-      : row.visible
-        ? readAuthorization(row)
-        : undefined,
+    authorization: authorizationOf(row, asked),
   };
+}
+
+function authorizationOf(row: DecisionRow, asked: AuthorizeCommand | undefined): Authorization | undefined {
+  if (asked !== undefined && row.new_grant_time !== null) return newAuthorization(asked, row.new_grant_time);
+  return row.authorization_row === null ? undefined : readAuthorizationJson(row.authorization_row);
 }
 
 /** The first generation of a spend as it was granted at that time, in microseconds since 1970: it is what was asked for. */
