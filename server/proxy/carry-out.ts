@@ -1,6 +1,7 @@
 import { createHash } from "node:crypto";
 import { type HoldfastError, SpendAlreadyFailedError, SpendInDoubtError, type SpendOption } from "@holdfast/sdk";
 import type { ProxyDisposition } from "../store/proxy.ts";
+import { inDoubt, keyRequired, noCredential, otherBody, otherCredential, stopped } from "./carry-refusal.ts";
 import { identify, type Identity } from "./identity.ts";
 import { checkBody, type ProxyKey } from "./policy-check.ts";
 import { type ProxyRefusal, refuse, RefusedRequest } from "./refusal.ts";
@@ -63,10 +64,18 @@ export interface ProxyMemory {
   own(key: ProxyKey, account: string, objectIds: readonly string[]): Promise<void>;
 }
 
+/** What may have changed since the head was read. */
+export interface LastLook {
+  /** Why the key is dead or stopped at this moment; undefined while it lives. */
+  readonly dead: ProxyRefusal | undefined;
+  /** The vendor's own key, or undefined where no operator has stored one. */
+  readonly secret: string | undefined;
+}
+
 export interface CarryParts {
   readonly vendor: ProxiedVendor;
-  /** Why the key is dead or stopped at this moment; undefined while it lives. */
-  readonly deadness: (key: ProxyKey, customerId: string) => Promise<ProxyRefusal | undefined>;
+  /** One look, right before the bytes. `customerId` is empty where nobody is charged. */
+  readonly lastLook: (key: ProxyKey, customerId: string) => Promise<LastLook>;
   readonly memory: ProxyMemory;
   /** 32 random hex digits. */
   readonly random: () => string;
@@ -125,10 +134,10 @@ export async function carryOut(
   if (flow === "begin" && identity === undefined) throw keyRequired(request.endpoint);
   await checkOwned(parts, key, request);
   // The body may have taken its time, and nobody looks again before a write that needs no grant is sent.
-  const dead = spends || request.method === "GET" ? undefined : await parts.deadness(key, "");
+  const isLookedAt = spends || request.method === "GET";
+  const { dead, secret } = isLookedAt ? { dead: undefined, secret: opened.secret } : await parts.lastLook(key, "");
   if (dead !== undefined) throw new RefusedRequest(dead);
-  const { secret } = opened;
-  if (secret === undefined) throw noCredential(vendor.dialect.name);
+  if (secret === undefined) throw new RefusedRequest(noCredential(vendor.dialect.name));
   const requestKey = requestKeyOf(request, flow, identity, vendor.isPaymentMethod);
   const going: Going = { parts, opened: { ...opened, flow }, request, secret, identity, claim: undefined };
   if (requestKey === undefined || identity === undefined) {
@@ -192,7 +201,8 @@ async function send(going: Going, spend: SpendOption | undefined, sameBodyRequir
     sameBodyRequired,
     passedKey: passedKey(key, request),
     beforeMoney: async () => {
-      dead = await parts.deadness(key, spend?.customerId ?? "");
+      const now = await parts.lastLook(key, spend?.customerId ?? "");
+      dead = now.dead ?? otherCredential(secret, now.secret, parts.vendor.dialect.name);
       if (dead === undefined && identity !== undefined) dead = stopped(identity, await claim?.mayGo());
       if (dead !== undefined) throw new RefusedRequest(dead);
     },
@@ -306,62 +316,5 @@ async function checkOwned({ vendor, memory }: CarryParts, key: ProxyKey, request
     404,
     "resource_missing",
     "The vault key has made no such object. Objects of others can be named with object_access ANY only.",
-  );
-}
-
-function keyRequired(endpoint: string): RefusedRequest {
-  return refuse(
-    400,
-    "idempotency_key_required",
-    `${endpoint} moves money and has to say which spend it is: send an Idempotency-Key header, Holdfast-Spend: ` +
-      "customer=…; period=…; purpose=…, or the same in the metadata.",
-    "Idempotency-Key",
-  );
-}
-
-function otherBody(identity: Identity): RefusedRequest {
-  return refuse(
-    400,
-    "idempotency_error",
-    identity.kind === "client_key"
-      ? "The Idempotency-Key was used before for another request. Send the same request, or another key."
-      : "The spend was asked for before with other parameters. Send the same ones, or name another spend.",
-  );
-}
-
-/** Why a request that was let through before its grant is not sent after all. */
-function stopped(identity: Identity, found: Remembered["kind"] = "go"): ProxyRefusal | undefined {
-  switch (found) {
-    case "go":
-      return undefined;
-    case "other_body":
-      return otherBody(identity).refusal;
-    case "in_doubt":
-      return inDoubt;
-    case "answer":
-      return twinAnswered;
-  }
-}
-
-const inDoubt: ProxyRefusal = {
-  status: 409,
-  code: "spend_in_doubt",
-  message:
-    "The same request was sent before and its answer is lost, and the vendor may no longer know its Idempotency-Key: " +
-    "nothing was sent now. Look at the object; if the change is not there, send it with another key.",
-};
-
-const twinAnswered: ProxyRefusal = {
-  status: 409,
-  code: "idempotency_key_in_use",
-  message: "The same request was answered meanwhile, and nothing was sent for this one. Send it again for that answer.",
-  retry: true,
-};
-
-function noCredential(vendor: string): RefusedRequest {
-  return refuse(
-    403,
-    "vendor_credential_missing",
-    `No key of ${vendor} is stored for this workspace. An operator stores one with "holdfast credentials create".`,
   );
 }

@@ -1,4 +1,5 @@
 import { HoldfastError } from "../domain/errors.ts";
+import type { EngagedKillSwitch } from "../domain/kill-switch.ts";
 import { stableKey } from "../domain/spend.ts";
 import type { Authenticate } from "../rpc/auth.ts";
 import { currentTraceId } from "../rpc/trace.ts";
@@ -6,13 +7,14 @@ import type { CredentialCipher } from "../store/credential-cipher.ts";
 import type { Database } from "../store/database.ts";
 import { GroupCommit } from "../store/group-commit.ts";
 import {
-  type OpenedKey,
   openProxiedRequest,
   type ProxyEvent,
   proxyKeyState,
   type ProxyKeyRule,
+  type ProxyKeyState,
   recordProxyEvents,
 } from "../store/proxy.ts";
+import type { LastLook } from "./carry-out.ts";
 import type { ProxyKey } from "./policy-check.ts";
 import type { ProxyParts } from "./proxy.ts";
 import { createProxyMemory } from "./proxy-memory.ts";
@@ -41,6 +43,14 @@ export function createProxyParts(options: PartsOptions): ProxyParts {
   const vendorName = vendor.dialect.name;
   const records = recordQueue(database);
   const budget = createRefusalBudget({ perSecond: refusalsPerSecond, nowMs });
+
+  function lookAt(workspace: string, { rule, killSwitch, credential }: ProxyKeyState): LastLook {
+    return {
+      dead: rule === undefined ? undefined : deadKey(rule, killSwitch, vendorName),
+      secret: credential === undefined ? undefined : secretOf(cipher, workspace, vendorName, credential),
+    };
+  }
+
   return {
     vendor,
     random,
@@ -51,16 +61,12 @@ export function createProxyParts(options: PartsOptions): ProxyParts {
       if (role !== "vault_key") throw invalidToken();
       const opened = await openProxiedRequest(database, workspace, { vaultKeyId, vendor: vendorName });
       if (opened === undefined) throw invalidToken();
-      const { rule, credential, ...policy } = opened;
-      return {
-        key: { workspace, vaultKeyId, ...policy },
-        dead: rule === undefined ? undefined : deadKey(rule),
-        secret: credential === undefined ? undefined : secretOf(cipher, workspace, vendorName, credential),
-      };
+      const { rule, killSwitch, credential, ...policy } = opened;
+      return { key: { workspace, vaultKeyId, ...policy }, ...lookAt(workspace, { rule, killSwitch, credential }) };
     },
-    async deadness({ workspace, vaultKeyId }, customerId) {
-      const rule = await proxyKeyState(database, workspace, { vaultKeyId, vendor: vendorName, customerId });
-      return rule === undefined ? undefined : deadKey(rule);
+    async lastLook({ workspace, vaultKeyId }, customerId) {
+      const asked = { vaultKeyId, vendor: vendorName, customerId };
+      return lookAt(workspace, await proxyKeyState(database, workspace, asked));
     },
     async record(request) {
       const { key, requestId, disposition, reason, endpoint, account, status, spend } = request;
@@ -111,7 +117,7 @@ function secretOf(
   cipher: CredentialCipher,
   workspace: string,
   vendor: string,
-  { vendorCredentialId, sealed }: NonNullable<OpenedKey["credential"]>,
+  { vendorCredentialId, sealed }: NonNullable<ProxyKeyState["credential"]>,
 ): string | undefined {
   return cipher.open(sealed, { workspace, vendor, credentialId: vendorCredentialId });
 }
@@ -136,6 +142,23 @@ const dead: Readonly<Record<ProxyKeyRule, string>> = {
   KILL_SWITCH: "A kill switch is engaged, and nothing is sent. An operator can release it.",
 };
 
-function deadKey(rule: ProxyKeyRule): ProxyRefusal {
-  return { status: 401, code: rule.toLowerCase(), message: dead[rule] };
+/** Which kill switch it is, for an operator to release, but not its reason: that may be about other customers. */
+function deadKey(rule: ProxyKeyRule, killSwitch: EngagedKillSwitch | undefined, vendor: string): ProxyRefusal {
+  return {
+    status: 401,
+    code: rule.toLowerCase(),
+    message: killSwitch === undefined ? dead[rule] : stoppedBy(killSwitch, vendor),
+  };
+}
+
+function stoppedBy({ killSwitchId, targetKind }: EngagedKillSwitch, vendor: string): string {
+  const stopped = {
+    WORKSPACE: "every spend of the workspace",
+    VENDOR: `every spend at ${vendor}`,
+    CUSTOMER: "every spend of this customer",
+  }[targetKind];
+  return (
+    `The kill switch killSwitches/${killSwitchId} stops ${stopped}, and nothing was sent. ` +
+    "Ask an operator, who can release it, before you try again."
+  );
 }

@@ -1,7 +1,7 @@
 import { setTimeout } from "node:timers/promises";
 import type { SpendIdentity } from "../domain/spend.ts";
 import type { ProxyDisposition } from "../store/proxy.ts";
-import { type CarryParts, carryOut, type Opened } from "./carry-out.ts";
+import { type CarryParts, carryOut, type LastLook, type Opened } from "./carry-out.ts";
 import type { Identity } from "./identity.ts";
 import { checkHead, type ProxyKey } from "./policy-check.ts";
 import { type ProxyRefusal, refuse, RefusedRequest } from "./refusal.ts";
@@ -31,13 +31,9 @@ export interface ProxyParts extends CarryParts {
   readonly recordRest: () => Promise<void>;
 }
 
-/** What a token opens, as it is at this moment. */
-export interface OpenedKey {
+/** What a token opens, as it is at this moment, whoever it is asked for. */
+export interface OpenedKey extends LastLook {
   readonly key: ProxyKey;
-  /** Why the key is dead or stopped, whoever it is asked for. */
-  readonly dead: ProxyRefusal | undefined;
-  /** The vendor's own key, or undefined where no operator has stored one. */
-  readonly secret: string | undefined;
 }
 
 /** What is known of a request so far. */

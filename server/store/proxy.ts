@@ -1,3 +1,4 @@
+import type { EngagedKillSwitch } from "../domain/kill-switch.ts";
 import { defaultProxyPolicy, type ProxyPolicy } from "../domain/proxy-policy.ts";
 import type { DenialRule } from "../domain/spend.ts";
 import type { SealedSecret } from "./credential-cipher.ts";
@@ -12,7 +13,7 @@ const recordStatement = statement("record_proxy_events", "select holdfast.record
 
 const keyStateStatement = statement(
   "proxy_key_state",
-  "select holdfast.proxy_key_state($1::text, $2::text, $3::text, $4::text) as rule",
+  "select s.* from holdfast.proxy_key_state($1::text, $2::text, $3::text, $4::text) s",
 );
 
 /** One request of the proxy, as the audit shows it. */
@@ -46,29 +47,40 @@ export type ProxyKeyRule = Extract<
   "VAULT_KEY_REVOKED" | "VAULT_KEY_SUSPENDED" | "VAULT_KEY_EXPIRED" | "KILL_SWITCH"
 >;
 
-/** What a request is judged by. */
-export interface OpenedKey {
+/** What may change between the head of a request and the bytes that are sent for it. */
+export interface ProxyKeyState {
+  /** Why the key may send nothing at this moment. */
+  readonly rule: ProxyKeyRule | undefined;
+  /** With rule KILL_SWITCH. */
+  readonly killSwitch: EngagedKillSwitch | undefined;
+  /** The vendor's own key; undefined where none is stored. */
+  readonly credential: { readonly vendorCredentialId: string; readonly sealed: SealedSecret } | undefined;
+}
+
+/** What a request is judged by. Its state is the one for whoever it is asked for. */
+export interface OpenedKey extends ProxyKeyState {
   readonly vendor: string;
   readonly allowedEndpoints: readonly string[];
   /** Undefined where the key names none. */
   readonly billingPeriods: readonly string[] | undefined;
   readonly proxy: ProxyPolicy;
-  /** Why the key may send nothing at this moment, whoever it is for. */
-  readonly rule: ProxyKeyRule | undefined;
-  /** The vendor's own key; undefined where none is stored. */
-  readonly credential: { readonly vendorCredentialId: string; readonly sealed: SealedSecret } | undefined;
 }
 
-interface OpenRow {
-  readonly vendor: string;
-  readonly allowed_endpoints: readonly string[];
-  readonly billing_periods: readonly string[] | null;
-  readonly proxy: Partial<ProxyPolicy> | null;
+interface StateRow {
   readonly rule: ProxyKeyRule | null;
+  readonly kill_switch_id: string | null;
+  readonly target_kind: EngagedKillSwitch["targetKind"] | null;
   readonly vendor_credential_id: string | null;
   readonly key_id: string | null;
   readonly nonce: Buffer | null;
   readonly ciphertext: Buffer | null;
+}
+
+interface OpenRow extends StateRow {
+  readonly vendor: string;
+  readonly allowed_endpoints: readonly string[];
+  readonly billing_periods: readonly string[] | null;
+  readonly proxy: Partial<ProxyPolicy> | null;
 }
 
 /** Reads all that a request is judged by, as it is at this moment. Undefined for a vault key that does not exist. */
@@ -84,12 +96,20 @@ export async function openProxiedRequest(
     allowedEndpoints: row.allowed_endpoints,
     billingPeriods: row.billing_periods ?? undefined,
     proxy: { ...defaultProxyPolicy, ...row.proxy },
-    rule: row.rule ?? undefined,
+    ...stateOf(row),
+  };
+}
+
+function stateOf(row: StateRow): ProxyKeyState {
+  const { rule, kill_switch_id: killSwitchId, target_kind: targetKind } = row;
+  return {
+    rule: rule ?? undefined,
+    killSwitch: killSwitchId === null || targetKind === null ? undefined : { killSwitchId, targetKind },
     credential: credentialOf(row),
   };
 }
 
-function credentialOf(row: OpenRow): OpenedKey["credential"] {
+function credentialOf(row: StateRow): ProxyKeyState["credential"] {
   const { vendor_credential_id: vendorCredentialId, key_id: keyId, nonce, ciphertext } = row;
   if (vendorCredentialId === null || keyId === null || nonce === null || ciphertext === null) return undefined;
   return { vendorCredentialId, sealed: { keyId, nonce, ciphertext } };
@@ -121,15 +141,16 @@ export async function recordProxyEvents(
 }
 
 /**
- * Why a vault key may send nothing that moves money at this moment; undefined where it may. One statement, for the last
- * look before the bytes. `customerId` is empty where the spend has none.
+ * The state of a vault key at this moment: of one that does not exist, the one of a revoked key. One statement, for the
+ * last look before the bytes. `customerId` is empty where the spend has none.
  */
 export async function proxyKeyState(
   database: Database,
   workspace: string,
   asked: { readonly vaultKeyId: string; readonly vendor: string; readonly customerId: string },
-): Promise<ProxyKeyRule | undefined> {
+): Promise<ProxyKeyState> {
   const values = [workspace, asked.vaultKeyId, asked.vendor, asked.customerId];
-  const [row] = await run<{ rule: ProxyKeyRule | null }>(database, keyStateStatement, values);
-  return row?.rule ?? undefined;
+  const [row] = await run<StateRow>(database, keyStateStatement, values);
+  if (row === undefined) throw new Error("proxy_key_state returned no row");
+  return stateOf(row);
 }

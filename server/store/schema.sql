@@ -702,9 +702,9 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.note_vendor_account(p_workspace text, p_vendor text, p_source text, p_account text, p_time timestamp with time zone) returns void
 
--- function holdfast.open_proxied_request(p_workspace text, p_vault_key text, p_vendor text) returns TABLE(vendor text, allowed_endpoints text[], billing_periods text[], proxy jsonb, rule text, vendor_credential_id text, key_id text, nonce bytea, ciphertext bytea)
+-- function holdfast.open_proxied_request(p_workspace text, p_vault_key text, p_vendor text) returns TABLE(vendor text, allowed_endpoints text[], billing_periods text[], proxy jsonb, rule text, kill_switch_id text, target_kind text, vendor_credential_id text, key_id text, nonce bytea, ciphertext bytea)
 
--- function holdfast.proxy_key_state(p_workspace text, p_vault_key text, p_vendor text, p_customer text) returns text
+-- function holdfast.proxy_key_state(p_workspace text, p_vault_key text, p_vendor text, p_customer text) returns TABLE(rule text, kill_switch_id text, target_kind text, vendor_credential_id text, key_id text, nonce bytea, ciphertext bytea)
 
 -- function holdfast.quarantine_end_time(p_row authorizations) returns timestamp with time zone
 

@@ -124,6 +124,9 @@ describe("what a request is judged by is read in one look:", () => {
     );
     const sealed = { keyId: "ab".repeat(8), nonce: Buffer.alloc(12, 1), ciphertext: Buffer.alloc(40, 2) };
     expect((await open())?.credential).toEqual({ vendorCredentialId: "main", sealed });
+    const asked = { vaultKeyId: "main", vendor: "stripe", customerId: "" };
+    const { credential } = await proxyKeyState(database.pool, granting.workspace, asked);
+    expect(credential).toEqual({ vendorCredentialId: "main", sealed });
     expect((await open("main", "twilio"))?.credential).toBeUndefined();
   });
 
@@ -137,8 +140,9 @@ describe("what a request is judged by is read in one look:", () => {
 });
 
 describe("right before money moves a key", () => {
-  const state = (vaultKeyId = "main", customerId = "cust_1", vendor = "stripe") =>
+  const look = (vaultKeyId = "main", customerId = "cust_1", vendor = "stripe") =>
     proxyKeyState(database.pool, granting.workspace, { vaultKeyId, vendor, customerId });
+  const state = async (...asked: Parameters<typeof look>) => (await look(...asked)).rule;
 
   test("that is active may", async () => {
     expect(await state()).toBeUndefined();
@@ -172,6 +176,16 @@ describe("right before money moves a key", () => {
     const all = async () => [await state(), await state("main", ""), await state("main", "cust_1", "twilio")];
     const killSwitch = await granting.engage(target);
     expect(await all()).toEqual(expected);
+    const named = { killSwitchId: killSwitch.killSwitchId, targetKind: target.kind };
+    expect((await look()).killSwitch).toEqual(named);
+    const isForAll = target.kind !== "CUSTOMER";
+    const asked = { vaultKeyId: "main", vendor: "stripe" };
+    expect((await openProxiedRequest(database.pool, granting.workspace, asked))?.killSwitch).toEqual(
+      isForAll ? named : undefined,
+    );
+    await granting.suspend("main");
+    expect(await look()).toMatchObject({ rule: "VAULT_KEY_SUSPENDED", killSwitch: undefined });
+    await granting.resume("main");
     await granting.release(killSwitch);
     expect(await all()).toEqual([undefined, undefined, undefined]);
   });

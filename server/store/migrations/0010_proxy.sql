@@ -166,34 +166,43 @@ begin
 end
 $$;
 
--- Why a vault key may send nothing that moves money now, as the rule of a denial; null where it may.
+-- Why a vault key may send nothing that moves money now, as the rule of a denial, null where it may; with rule
+-- KILL_SWITCH which one; and the vendor's own key as it is stored now, encrypted, null where there is none. One row.
 create function holdfast.proxy_key_state(p_workspace text, p_vault_key text, p_vendor text, p_customer text)
-returns text
-language sql volatile parallel safe
-as $$
-  select case
-    when k.state is null or k.state = 'REVOKED' then 'VAULT_KEY_REVOKED'
-    when k.state = 'SUSPENDED' then 'VAULT_KEY_SUSPENDED'
-    when k.expire_time <= holdfast.clock() then 'VAULT_KEY_EXPIRED'
-    when exists (select from holdfast.engaged_kill_switch(p_workspace, p_vendor, p_customer)) then 'KILL_SWITCH'
-  end
-  from (select) as one
-  left join holdfast.vault_keys k on k.workspace_id = p_workspace and k.vault_key_id = p_vault_key
-$$;
-
--- What the proxy decides a request by, in one look: the vault key, why it may send nothing now, and the vendor's own key,
--- encrypted. No row without such a vault key; the last four are null where no operator has stored a vendor's key.
-create function holdfast.open_proxied_request(p_workspace text, p_vault_key text, p_vendor text)
 returns table (
-  vendor text, allowed_endpoints text[], billing_periods text[], proxy jsonb, rule text, vendor_credential_id text,
-  key_id text, nonce bytea, ciphertext bytea
+  rule text, kill_switch_id text, target_kind text, vendor_credential_id text, key_id text, nonce bytea,
+  ciphertext bytea
 )
 language sql volatile parallel safe
 as $$
-  select k.vendor, k.allowed_endpoints, k.billing_periods, k.proxy,
-    holdfast.proxy_key_state(p_workspace, p_vault_key, p_vendor, ''), c.vendor_credential_id, c.key_id, c.nonce,
-    c.ciphertext
+  select r.rule, case when r.rule = 'KILL_SWITCH' then s.kill_switch_id end,
+    case when r.rule = 'KILL_SWITCH' then s.target_kind end, c.vendor_credential_id, c.key_id, c.nonce, c.ciphertext
+  from (select) as one
+  left join holdfast.vault_keys k on k.workspace_id = p_workspace and k.vault_key_id = p_vault_key
+  left join holdfast.vendor_credentials c on c.workspace_id = p_workspace and c.vendor = p_vendor
+  left join lateral holdfast.engaged_kill_switch(p_workspace, p_vendor, p_customer) s on true
+  cross join lateral (
+    select case
+      when k.state is null or k.state = 'REVOKED' then 'VAULT_KEY_REVOKED'
+      when k.state = 'SUSPENDED' then 'VAULT_KEY_SUSPENDED'
+      when k.expire_time <= holdfast.clock() then 'VAULT_KEY_EXPIRED'
+      when s.kill_switch_id is not null then 'KILL_SWITCH'
+    end as rule
+  ) as r
+$$;
+
+-- What the proxy decides a request by, in one look: the vault key, and its state as above for whoever it is asked for.
+-- No row without such a vault key.
+create function holdfast.open_proxied_request(p_workspace text, p_vault_key text, p_vendor text)
+returns table (
+  vendor text, allowed_endpoints text[], billing_periods text[], proxy jsonb, rule text, kill_switch_id text,
+  target_kind text, vendor_credential_id text, key_id text, nonce bytea, ciphertext bytea
+)
+language sql volatile parallel safe
+as $$
+  select k.vendor, k.allowed_endpoints, k.billing_periods, k.proxy, s.rule, s.kill_switch_id, s.target_kind,
+    s.vendor_credential_id, s.key_id, s.nonce, s.ciphertext
   from holdfast.vault_keys k
-  left join holdfast.vendor_credentials c on c.workspace_id = k.workspace_id and c.vendor = p_vendor
+  cross join lateral holdfast.proxy_key_state(p_workspace, p_vault_key, p_vendor, '') s
   where k.workspace_id = p_workspace and k.vault_key_id = p_vault_key
 $$;
