@@ -9,6 +9,8 @@ export interface ProxiedRequestId {
 export interface ProxiedRequestClaim extends ProxiedRequestId {
   /** 32 random hex digits, made once per request of a client. */
   readonly claimId: string;
+  /** Where a claim of the same is open, that one is not forgotten any more: for what may be sent without a grant. */
+  readonly joins?: boolean;
   readonly endpoint: string;
   /** SHA-256 of everything that is asked for. */
   readonly bodySha256: Uint8Array;

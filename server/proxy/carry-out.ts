@@ -42,7 +42,10 @@ export interface RequestClaim {
   recallFailed(): Promise<Remembered | undefined>;
   /** Remembers the vendor's answer, where it is the last word. */
   remember(answer: ProxyAnswer, declined: boolean): Promise<void>;
-  /** Nothing was sent: the next request may be another one. */
+  /**
+   * Nothing was sent, or nothing came of it: the next request may be another one. Not where only the vendor's memory
+   * protects the request and a twin of it may have been sent.
+   */
   forget(): Promise<void>;
 }
 

@@ -70,6 +70,8 @@ function claimIn(
     vaultKeyId,
     ...request,
     claimId: random(),
+    // Each of several that are passed on at once may be the one that is carried out.
+    joins: keyRememberedForMs !== undefined,
     endpoint,
     spend: { customerId, billingPeriod, purpose },
   };

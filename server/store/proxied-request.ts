@@ -5,7 +5,7 @@ import { type Database, run, statement } from "./database.ts";
 const claimStatement = statement(
   "claim_proxied_request",
   `select c.* from holdfast.claim_proxied_request($1::text, $2::text, $3::bytea, $4::text, $5::bytea,
-     $6::bytea, $7::text, $8::text, $9::text, $10::text) c`,
+     $6::bytea, $7::text, $8::text, $9::text, $10::text, $11::boolean) c`,
 );
 
 // The first answer of a generation counts. Where the row was forgotten meanwhile, by a claim that has sent nothing, the
@@ -49,7 +49,7 @@ const forgetStatement = statement(
   "forget_proxied_request",
   `delete from holdfast.proxied_requests p
    where p.workspace_id = $1::text and p.vault_key_id = $2::text and p.request_key = $3::bytea
-     and p.state = 'OPEN' and p.claim_id = $4::text and p.answer_generation is null`,
+     and p.state = 'OPEN' and p.claim_id = $4::text and p.answer_generation is null and not p.joined`,
 );
 
 const closeStatement = statement(
@@ -100,7 +100,7 @@ export async function claimProxiedRequest(
   workspace: string,
   claim: ProxiedRequestClaim,
 ): Promise<ClaimedRequest> {
-  const [row] = await run<ClaimRow>(database, claimStatement, [workspace, ...claimValues(claim)]);
+  const [row] = await run<ClaimRow>(database, claimStatement, [workspace, ...claimValues(claim), claim.joins ?? false]);
   if (row === undefined) throw new Error("claim_proxied_request returned no row");
   const { generation, same_body: sameBody } = row;
   if (row.is_new) return { kind: "new", generation, openMicros: row.open_micros };
@@ -161,7 +161,7 @@ export async function reopenDeclined(
 }
 
 /**
- * Takes a claim back. Only with the proof that nothing was sent for it. What was declined before is declined again, with
+ * Takes a claim back, unless somebody has joined it. Only with the proof that nothing was sent for it. What was declined before is declined again, with
  * its answer; its generation is not used twice.
  */
 export async function forgetProxiedRequest(

@@ -348,6 +348,7 @@ create table holdfast.proxied_requests (
   purpose text,
   state text default 'OPEN'::text not null,
   claim_id text not null,
+  joined boolean default false not null,
   generation integer default 1 not null,
   answer_generation integer,
   status integer,
@@ -646,7 +647,7 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.cap_figures(p_cap text, p_window text, p_currency text, p_limit bigint, p_committed numeric, p_held numeric) returns jsonb
 
--- function holdfast.claim_proxied_request(p_workspace text, p_vault_key text, p_request_key bytea, p_endpoint text, p_body bytea, p_retry bytea, p_customer text, p_period text, p_purpose text, p_claim text) returns TABLE(is_new boolean, state text, same_body boolean, same_retry boolean, generation integer, declined boolean, age_micros bigint, open_micros bigint, key_id text, nonce bytea, ciphertext bytea)
+-- function holdfast.claim_proxied_request(p_workspace text, p_vault_key text, p_request_key bytea, p_endpoint text, p_body bytea, p_retry bytea, p_customer text, p_period text, p_purpose text, p_claim text, p_joins boolean) returns TABLE(is_new boolean, state text, same_body boolean, same_retry boolean, generation integer, declined boolean, age_micros bigint, open_micros bigint, key_id text, nonce bytea, ciphertext bytea)
 
 -- function holdfast.claim_vendor(p_workspace text, p_vendor text, p_token text, p_for interval) returns integer
 

@@ -2,46 +2,29 @@ import http from "node:http";
 import type { KillSwitchTarget } from "@holdfast/api/holdfast/v1/kill_switch_pb";
 import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
 import { charge, payment, type ProxyWorld, secret, startProxyWorld } from "./world.ts";
-
-interface Seen {
-  readonly endpoint: string;
-  readonly authorization: string | undefined;
-}
+import { startVendorFront, type VendorFront } from "./vendor-front.ts";
 
 let world: ProxyWorld;
-let wire: http.Server;
+let front: VendorFront;
 let token: string;
-let seen: Seen[] = [];
 let secrets = 0;
 
 beforeAll(async () => {
   world = await startProxyWorld({
     origin: async ({ url }) => {
-      wire = http.createServer((request, response) => {
-        const { method, url: path = "", headers } = request;
-        seen.push({ endpoint: `${method} ${path}`, authorization: headers.authorization });
-        const onward = http.request(`${url}${path}`, { method, headers }, (answer) => {
-          response.writeHead(answer.statusCode ?? 0, answer.headers);
-          answer.pipe(response);
-        });
-        onward.on("error", () => response.destroy());
-        request.pipe(onward);
-      });
-      await new Promise<void>((resolve) => void wire.listen(0, "127.0.0.1", resolve));
-      const address = wire.address();
-      return `http://127.0.0.1:${typeof address === "object" ? address?.port : ""}`;
+      front = await startVendorFront(url);
+      return front.url;
     },
   });
   token = await world.key("main");
 });
 beforeEach(() => {
-  seen = [];
+  front.seen.length = 0;
   world.simulator.clearFaults();
 });
 afterAll(async () => {
   await world.close();
-  wire.closeAllConnections();
-  wire.close();
+  front.close();
 });
 
 const name = "vendorCredentials/stripe";
@@ -55,7 +38,7 @@ async function rotate(): Promise<string> {
 
 /** What the vendor got of requests to a path, as it was authenticated. */
 const sentTo = (path: string) =>
-  seen.filter(({ endpoint }) => endpoint.startsWith(`POST ${path}`)).map(({ authorization }) => authorization);
+  front.seen.filter(({ endpoint }) => endpoint.startsWith(`POST ${path}`)).map(({ authorization }) => authorization);
 
 interface Answer {
   readonly status: number;

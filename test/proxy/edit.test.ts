@@ -1,17 +1,28 @@
 import { ObjectAccess } from "@holdfast/api/holdfast/v1/vault_key_pb";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import { type Answered, type ProxyWorld, secret, startProxyWorld } from "./world.ts";
+import { startVendorFront, type VendorFront } from "./vendor-front.ts";
 
 let world: ProxyWorld;
+let front: VendorFront;
 
 beforeAll(async () => {
-  world = await startProxyWorld({ servers: 2 });
+  world = await startProxyWorld({
+    servers: 2,
+    origin: async ({ url }) => {
+      front = await startVendorFront(url);
+      return front.url;
+    },
+  });
 });
 afterEach(() => {
   world.simulator.clearFaults();
   vi.restoreAllMocks();
 });
-afterAll(() => world.close());
+afterAll(async () => {
+  await world.close();
+  front.close();
+});
 
 const hourMs = 3_600_000;
 
@@ -169,6 +180,44 @@ describe("an edit to which the vendor's answer says nothing", () => {
     expect((await draft.add()).status).toBe(400);
     expect(await draft.states()).toEqual([]);
     expect((await draft.add("2000")).code).not.toBe("idempotency_error");
+  });
+});
+
+describe("two of the same edit at once", () => {
+  const malformed = { error: { type: "invalid_request_error", code: "parameter_invalid", message: "x" } };
+  const endpointOf = ({ id }: Draft): string => `POST /v1/invoices/${id}/add_lines`;
+
+  test("keep the claim for the one whose answer is lost, when the vendor refuses the other", async () => {
+    const draft = await draftOf("twins");
+    const firstTaken = front.take(endpointOf(draft));
+    const first = draft.add();
+    const firstHeld = await firstTaken;
+    const secondTaken = front.take(endpointOf(draft));
+    const second = draft.add("1000", 1);
+    const secondHeld = await secondTaken;
+    expect(await secondHeld.carryOut()).toBe(200);
+    secondHeld.cut();
+    expect(await second).toMatchObject({ status: 503, code: "vendor_unreachable" });
+    firstHeld.answer(400, malformed);
+    expect((await first).status).toBe(400);
+    expect(await draft.states()).toEqual(["OPEN"]);
+    expect(await draft.add("2000")).toMatchObject({ status: 400, body: { error: { type: "idempotency_error" } } });
+    await later(25 * hourMs);
+    expect(await draft.add()).toMatchObject({ status: 409, code: "spend_in_doubt" });
+    expect(await draft.total()).toBe(1000);
+  });
+
+  test("that are both refused leave the key to what they asked for", async () => {
+    const draft = await draftOf("refused");
+    const firstTaken = front.take(endpointOf(draft));
+    const first = draft.add();
+    const firstHeld = await firstTaken;
+    const secondTaken = front.take(endpointOf(draft));
+    const second = draft.add("1000", 1);
+    for (const held of [firstHeld, await secondTaken]) held.answer(400, malformed);
+    expect([(await first).status, (await second).status]).toEqual([400, 400]);
+    expect(await draft.add("2000")).toMatchObject({ status: 400, body: { error: { type: "idempotency_error" } } });
+    expect(await draft.add()).toMatchObject({ status: 200, body: { total: 1000 } });
   });
 });
 

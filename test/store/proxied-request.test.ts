@@ -47,6 +47,7 @@ interface Asked {
   readonly claimId?: string;
   readonly vaultKeyId?: string;
   readonly endpoint?: string;
+  readonly joins?: boolean;
 }
 
 /** A claim of its own, of the same request unless something else is said. */
@@ -56,6 +57,7 @@ function claimOf(asked: Asked = {}): ProxiedRequestClaim {
     vaultKeyId,
     requestKey: hash(id),
     claimId: asked.claimId ?? randomBytes(16).toString("hex"),
+    ...(asked.joins === undefined ? {} : { joins: asked.joins }),
     endpoint: asked.endpoint ?? endpoint,
     bodySha256: hash(`${body} ${card}`),
     retrySha256: hash(body),
@@ -140,6 +142,53 @@ describe("a claim", () => {
     await paused.expectBlocking(second);
     await paused.commit();
     expect(await second).toMatchObject({ kind: "new" });
+  });
+
+  test("that was joined is not forgotten, and neither by who has joined it", async () => {
+    const first = claimOf({ joins: true });
+    await claim(first);
+    const second = claimOf({ joins: true });
+    expect(await claim(second)).toMatchObject({ kind: "open", sameBody: true });
+    for (const one of [first, second]) await forget(one);
+    expect(await claim(claimOf({ joins: true }))).toMatchObject({ kind: "open", sameBody: true });
+    expect(await claim(claimOf({ body: "amount=11", joins: true }))).toMatchObject({ kind: "open", sameBody: false });
+  });
+
+  test.each([
+    ["by itself", {}, true],
+    ["by another request", { joins: true, body: "amount=11" }, false],
+    ["by one that a grant protects", { joins: false }, false],
+  ] as const)("that was asked again %s is forgotten", async (_, asked, isItself) => {
+    const first = claimOf({ joins: true });
+    await claim(first);
+    await claim(isItself ? first : claimOf(asked));
+    await forget(first);
+    expect(await claim(claimOf({ body: "amount=12", joins: true }))).toMatchObject({ kind: "new" });
+  });
+
+  test("is joined, or forgotten: not both at once", async () => {
+    const first = claimOf({ joins: true });
+    await claim(first);
+    const joining = claimOf({ joins: true });
+    await claim(joining, paused.client);
+    const forgetting = forget(first);
+    await paused.expectBlocking(forgetting);
+    await paused.commit();
+    await forgetting;
+    expect(await claim(claimOf({ joins: true }))).toMatchObject({ kind: "open" });
+  });
+
+  test("that is forgotten while it is joined is the joining one's own", async () => {
+    const first = claimOf({ joins: true });
+    await claim(first);
+    await forgetProxiedRequest(paused.client, granting.workspace, first);
+    const second = claimOf({ joins: true });
+    const joining = claim(second);
+    await paused.expectBlocking(joining);
+    await paused.commit();
+    expect(await joining).toMatchObject({ kind: "new" });
+    await forget(first);
+    expect(await claim(claimOf({ joins: true }))).toMatchObject({ kind: "open" });
   });
 
   test("is new for exactly one of sixteen", async () => {

@@ -25,6 +25,9 @@ create table holdfast.proxied_requests (
   state text not null default 'OPEN',
   -- Who made the row, or has opened it again.
   claim_id text not null,
+  -- Somebody else has asked for the same while it was open, and may have sent it: whoever made the row cannot say that
+  -- nothing happened. Kept only where no grant would know.
+  joined boolean not null default false,
   -- Counts how often it was open.
   generation integer not null default 1,
   -- Of the answer that is stored; null where there is none yet.
@@ -95,11 +98,11 @@ create table holdfast.vendor_objects (
 
 -- Makes the row of a request, or reads the one that is there. The caller whose claim it is gets it as new also when it
 -- asks again. A loser reads in a statement of its own, which sees what the winner has committed; where the row is gone
--- by then, there is nothing to lose to. `open_micros` counts since it was
--- opened last.
+-- by then, there is nothing to lose to. A loser that joins leaves its mark on the open row, in a statement that waits for
+-- whoever is about to forget it. `open_micros` counts since it was opened last.
 create function holdfast.claim_proxied_request(
   p_workspace text, p_vault_key text, p_request_key bytea, p_endpoint text, p_body bytea, p_retry bytea,
-  p_customer text, p_period text, p_purpose text, p_claim text
+  p_customer text, p_period text, p_purpose text, p_claim text, p_joins boolean default false
 ) returns table (
   is_new boolean, state text, same_body boolean, same_retry boolean, generation integer, declined boolean,
   age_micros bigint, open_micros bigint, key_id text, nonce bytea, ciphertext bytea
@@ -122,14 +125,22 @@ begin
     on conflict (workspace_id, vault_key_id, request_key) do nothing;
     select t.* into r from holdfast.proxied_requests t
       where t.workspace_id = p_workspace and t.vault_key_id = p_vault_key and t.request_key = p_request_key;
-    if found then
-      return query select r.state = 'OPEN' and r.claim_id = p_claim, r.state,
-        r.endpoint = p_endpoint and coalesce(r.reopened_sha256, r.body_sha256) = p_body,
-        r.endpoint = p_endpoint and r.retry_sha256 = p_retry, r.generation, r.declined,
-        greatest(0, floor(extract(epoch from v_now - r.answer_time) * 1000000))::bigint,
-        greatest(0, floor(extract(epoch from v_now - r.open_time) * 1000000))::bigint, r.key_id, r.nonce, r.ciphertext;
-      return;
+    continue when not found;
+    if p_joins and not r.joined and r.state = 'OPEN' and r.claim_id <> p_claim
+      and r.endpoint = p_endpoint and coalesce(r.reopened_sha256, r.body_sha256) = p_body
+    then
+      update holdfast.proxied_requests t set joined = true
+        where t.workspace_id = p_workspace and t.vault_key_id = p_vault_key and t.request_key = p_request_key
+          and t.state = 'OPEN' and t.claim_id = r.claim_id;
+      -- Forgotten or answered meanwhile: it is looked at anew.
+      continue when not found;
     end if;
+    return query select r.state = 'OPEN' and r.claim_id = p_claim, r.state,
+      r.endpoint = p_endpoint and coalesce(r.reopened_sha256, r.body_sha256) = p_body,
+      r.endpoint = p_endpoint and r.retry_sha256 = p_retry, r.generation, r.declined,
+      greatest(0, floor(extract(epoch from v_now - r.answer_time) * 1000000))::bigint,
+      greatest(0, floor(extract(epoch from v_now - r.open_time) * 1000000))::bigint, r.key_id, r.nonce, r.ciphertext;
+    return;
   end loop;
   raise exception 'A proxied request was claimed and forgotten again and again.' using errcode = '40001';
 end
