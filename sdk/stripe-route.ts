@@ -25,9 +25,12 @@ export function routeStripeRequest(
   if (endpoint === undefined) throw unknownWrite(method, path);
   const query = queries.length === 0 ? "" : `?${queries.join("?")}`;
   const plan: Plan = allow.has(endpoint.endpoint) ? { flow: "pass" } : planOf(endpoint);
-  if (plan.flow === "pass") return { endpoint, plan, path, query, fields: [] };
+  const marked = !allow.has(endpoint.endpoint) && isOfMarked(endpoint.endpoint, path);
+  if (plan.flow === "pass" && !marked) return { endpoint, plan, path, query, fields: [] };
   const fields = parametersOf(endpoint.endpoint, method, query, data);
-  if (isHarmless(endpoint.endpoint, fields)) return { endpoint, plan: { flow: "pass" }, path, query, fields };
+  if (marked) checkMark(endpoint.endpoint, fields);
+  if (plan.flow === "pass" || isHarmless(endpoint.endpoint, fields))
+    return { endpoint, plan: { flow: "pass" }, path, query, fields };
   if (plan.flow === "named") throw notAllowed(endpoint.endpoint);
   checkFields(endpoint.endpoint, fields);
   return { endpoint, plan, path, query, fields };
@@ -49,15 +52,31 @@ function notAllowed(endpoint: string): SpendUnsupportedError {
   );
 }
 
-/** Throws a SpendUnsupportedError on parameters that the guard could not make safe. */
-function checkFields(endpoint: string, fields: readonly FormField[]): void {
-  if (fields.some(({ key }) => key === "metadata" || key === "metadata[holdfast_authorization]")) {
+/** Whether the write changes an object of a kind that the guard puts its metadata on. */
+function isOfMarked(endpoint: string, path: string): boolean {
+  if (!/^POST .*\/:id$/.test(endpoint)) return false;
+  const collection = findStripeEndpoint("POST", path.slice(0, path.lastIndexOf("/")));
+  const plan = collection === undefined ? undefined : planOf(collection);
+  return plan?.flow === "intent" || (plan?.flow === "one_call" && plan.metadata);
+}
+
+// An empty parent clears all metadata, that of the guard with it.
+const MARK = /^(?:invoice_)?metadata(?:\[holdfast_authorization\].*)?$/;
+
+/** Throws a SpendUnsupportedError on what would take away or forge the metadata by which an object is found again. */
+function checkMark(endpoint: string, fields: readonly FormField[]): void {
+  if (fields.some(({ key }) => MARK.test(key))) {
     throw new SpendUnsupportedError(
       endpoint,
       "sets metadata that the guard needs",
       "Leave holdfast_authorization out, and clear metadata key by key.",
     );
   }
+}
+
+/** Throws a SpendUnsupportedError on parameters that the guard could not make safe. */
+function checkFields(endpoint: string, fields: readonly FormField[]): void {
+  checkMark(endpoint, fields);
   const restricts = fields.some(({ key }) => key.startsWith("restrictions"));
   if (endpoint === "POST /v1/payment_links" || (endpoint === "POST /v1/payment_links/:id" && restricts)) {
     requireLimit(endpoint, fields);

@@ -2,7 +2,7 @@ import { ObjectAccess } from "@holdfast/api/holdfast/v1/vault_key_pb";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { proxiedStripe } from "../../server/proxy/stripe-proxied.ts";
 import type { ProxyRequest } from "../../server/proxy/vendor.ts";
-import { charge, type ProxyWorld, secret, startProxyWorld, writes } from "./world.ts";
+import { charge, payment, type ProxyWorld, secret, startProxyWorld, writes } from "./world.ts";
 
 let world: ProxyWorld;
 
@@ -106,6 +106,25 @@ test("the mark of a spend cannot be made up for an invoice by the lines that are
     expect(answer).toMatchObject({ status: 400, code: "reserved_parameter" });
   }
   expect(world.simulator.requests()).toHaveLength(sent);
+});
+
+test("the mark of a spend cannot be cleared, alone or with all other metadata", async () => {
+  const token = await world.key("clearing", { allowedEndpoints: [...writes, "POST /v1/charges/:id"] });
+  const made = async (path: string, fields: Readonly<Record<string, string>>): Promise<string> => {
+    const answer = await world.ask("POST", path, { token, fields, headers: { "idempotency-key": path } });
+    expect(answer.status).toBe(200);
+    return `${path}/${answer.body.id as string}`;
+  };
+  for (const path of [await made("/v1/payment_intents", payment), await made("/v1/charges", charge)]) {
+    const sent = world.simulator.requests().length;
+    const clear = (fields: Readonly<Record<string, string>>) => world.ask("POST", path, { token, fields });
+    expect(await clear({ metadata: "" })).toMatchObject({ status: 403, code: "unsupported_request" });
+    const one = { "metadata[holdfast_authorization]": "" };
+    expect(await clear(one)).toMatchObject({ status: 400, code: "reserved_parameter" });
+    expect(world.simulator.requests()).toHaveLength(sent);
+    const { status, body } = await clear({ "metadata[mine]": "" });
+    expect([status, body.metadata]).toEqual([200, { holdfast_authorization: expect.any(String) as string }]);
+  }
 });
 
 describe("ids in a JSON body", () => {

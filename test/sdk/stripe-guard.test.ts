@@ -225,6 +225,65 @@ describe("the strict reading of a body", () => {
   });
 });
 
+describe("the metadata that an object of a spend is found by", () => {
+  const route = (path: string, body: string, allow?: string) =>
+    routeStripeRequest("POST", path, body, new Set(allow === undefined ? [] : [allow])).plan;
+  const marked = [
+    "/v1/payment_intents/pi_1",
+    "/v1/charges/ch_1",
+    "/v1/refunds/re_1",
+    "/v1/invoices/in_1",
+    "/v1/subscriptions/sub_1",
+    "/v1/checkout/sessions/cs_1",
+    "/v1/payment_links/plink_1",
+    "/v1/payouts/po_1",
+    "/v1/transfers/tr_1",
+    "/v1/transfers/tr_1/reversals/trr_1",
+    "/v1/topups/tu_1",
+    "/v1/credit_notes/cn_1",
+    "/v1/customers/cus_1/balance_transactions/cbtxn_1",
+  ];
+
+  it.each(marked)("is not cleared nor set by POST %s, and other metadata is", (path) => {
+    for (const body of [
+      "metadata=",
+      "description=x&metadata=",
+      "metadata%5Bholdfast_authorization%5D=",
+      "metadata[holdfast_authorization]=x",
+      "metadata[holdfast_authorization][x]=",
+    ]) {
+      expect(() => route(path, body)).toThrow(SpendUnsupportedError);
+    }
+    expect(route(path, "metadata[mine]=&metadata[holdfast_customer]=c")).toEqual({ flow: "pass" });
+  });
+
+  it("is not cleared by a change of an invoice's lines", () => {
+    for (const body of ["invoice_metadata=", "invoice_metadata[holdfast_authorization]="]) {
+      expect(() => route("/v1/invoices/in_1/add_lines", body)).toThrow(SpendUnsupportedError);
+    }
+    expect(route("/v1/invoices/in_1/add_lines", "invoice_metadata[mine]=x").flow).toBe("edit");
+  });
+
+  it("is not on other objects, nor looked for where the application lets a write past the guard", () => {
+    for (const path of ["/v1/customers/cus_1", "/v1/quotes/qt_1", "/v1/products/prod_1"]) {
+      expect(route(path, "metadata=")).toEqual({ flow: "pass" });
+    }
+    expect(route("/v1/invoices/in_1", "metadata=", "POST /v1/invoices/:id")).toEqual({ flow: "pass" });
+  });
+
+  it("stays on a payment whose metadata the application wants to clear", async () => {
+    const stripe = world.stripe();
+    const { id } = await stripe.paymentIntents.create(PAYMENT, { spend: SPEND });
+    const refused = await rejection(stripe.paymentIntents.update(id, { metadata: "" }));
+    expect(refused).toBeInstanceOf(SpendUnsupportedError);
+    await stripe.paymentIntents.update(id, { metadata: { mine: "1" } });
+    expect((await stripe.paymentIntents.retrieve(id)).metadata).toMatchObject({
+      mine: "1",
+      holdfast_authorization: expect.any(String),
+    });
+  });
+});
+
 describe("whether anything left this machine", () => {
   const error = (props: object) => Object.assign(new Error("x"), props);
   it.each([
