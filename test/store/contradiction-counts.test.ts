@@ -1,9 +1,10 @@
 import type pg from "pg";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import type { Authorization } from "../../server/domain/spend.ts";
+import type { Authorization, AuthorizationId } from "../../server/domain/spend.ts";
 import type { Money } from "../../server/domain/money.ts";
 import { bindVendorReference, commitBatch, voidSpend } from "../../server/store/spend.ts";
 import { type Asked, attempt, commitCommand, type Granting, micros, openGranting, usd } from "../support/granting.ts";
+import { openPaused } from "../support/paused.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 
 let database: TestDatabase;
@@ -84,6 +85,29 @@ describe("a charge that is told of several authorizations", () => {
       paused.release();
     }
     expect(await committedOf("all")).toEqual([usd(10).micros]);
+    await granting.expectCountersToAddUp();
+  });
+
+  test.each([
+    ["alone", []],
+    ["beside one that does not exist", [{ spendKey: "f".repeat(32), generation: 1 }]],
+  ])("counts once, also when the spend that it settles waits for what it counted before: %s", async (_how, others) => {
+    await granting.cap("spends", 50);
+    const gone = await voided("a");
+    const paid = await granting.grant({ customerId: "b" });
+    const paused = await openPaused(database.pool);
+    try {
+      const told = (one: AuthorizationId) => commitCommand(one, { vendorReference, amount: usd(10) });
+      await commitBatch(paused.client, granting.workspace, [told(gone)]);
+      const settled = commitBatch(database.pool, granting.workspace, [told(paid), ...others.map(told)]);
+      await paused.expectBlocking(settled);
+      await paused.commit();
+      expect((await settled)[0]).toMatchObject({ errorReason: undefined });
+    } finally {
+      paused.release();
+    }
+    expect(await committedOf("all")).toEqual([usd(10).micros]);
+    expect(await committedOf("spends")).toEqual([1n]);
     await granting.expectCountersToAddUp();
   });
 

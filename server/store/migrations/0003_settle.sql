@@ -126,14 +126,6 @@ begin
   ) c
   on conflict (workspace_id, vendor, vendor_reference) do nothing;
   get diagnostics v_claims = row_count;
-  v_any_loose := exists (select from holdfast.contradiction_counts q where q.workspace_id = p_workspace);
-
-  if v_claims = cardinality(v_requests) and cardinality(v_references) = 0 and not v_any_loose then
-    return query select c.* from holdfast.commit_all(p_workspace, v_now, v_requests) c;
-    if found then
-      return;
-    end if;
-  end if;
 
   perform from (
     select h.cap_id, h.window_label, h.subject
@@ -166,6 +158,15 @@ begin
       and n.subject = k.subject
     for update
   ) n;
+  -- Not before: whoever held a counter may just have counted there what this batch settles.
+  v_any_loose := exists (select from holdfast.contradiction_counts q where q.workspace_id = p_workspace);
+
+  if v_claims = cardinality(v_requests) and cardinality(v_references) = 0 and not v_any_loose then
+    return query select c.* from holdfast.commit_all(p_workspace, v_now, v_requests) c;
+    if found then
+      return;
+    end if;
+  end if;
 
   for r in
     select x.* from unnest(v_requests) as x order by x.ord
@@ -468,7 +469,7 @@ $$;
 
 -- Commits a whole batch in sets, as commit_batch would one by one, where that is certain to come to the same: every
 -- request is of a vault key for an open authorization of its own, each named once, and has claimed its charge, which is
--- bound to no other. No rows, and nothing written, where it is not.
+-- bound to no other. The caller has locked the counters. No rows, and nothing written, where it is not.
 create function holdfast.commit_all(
   p_workspace text, p_now timestamptz, p_requests holdfast.commit_request[]
 ) returns setof holdfast.commit_decision
@@ -498,23 +499,6 @@ begin
   then
     return;
   end if;
-
-  perform from (
-    select distinct h.cap_id, h.window_label, h.subject
-    from unnest(p_requests) as x
-    cross join lateral (
-      select h.* from holdfast.holds h
-      where h.workspace_id = p_workspace and h.spend_key = x.spend_key and h.generation = x.generation
-      offset 0
-    ) h
-    order by h.cap_id, h.window_label, h.subject
-  ) k
-  cross join lateral (
-    select from holdfast.counters n
-    where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.window_label
-      and n.subject = k.subject
-    for update
-  ) n;
 
   select array_agg(t.state order by x.ord) into v_states
   from unnest(p_requests) as x
