@@ -153,7 +153,7 @@ begin
     'holdfast.claim_vendor(text, text, text, interval)',
     'holdfast.release_vendor(text, text, text, boolean, interval)',
     'holdfast.advance_reconciliation_run(text, text, jsonb, jsonb, text, text, jsonb, jsonb, jsonb)',
-    'holdfast.claim_proxied_request(text, text, bytea, text, bytea, bytea, text, text, text, text)',
+    'holdfast.claim_proxied_request(text, text, bytea, text, bytea, bytea, text, text, text, text, boolean)',
     'holdfast.open_proxied_request(text, text, text)',
     'holdfast.proxy_key_state(text, text, text, text)',
     'holdfast.record_proxy_events(text, jsonb)',

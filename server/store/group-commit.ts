@@ -95,7 +95,9 @@ export class GroupCommit<Command, Result> {
     const lane = this.#lanes.get(name);
     if (lane !== undefined) {
       const waitMs = deadlineAt === Infinity ? 0 : this.#pace.waitMs(lane.length);
-      if (lane.length >= this.#options.queueMax || performance.now() + waitMs > deadlineAt) {
+      // Of a deadline that has passed already its own signal tells.
+      const leftMs = deadlineAt - performance.now();
+      if (lane.length >= this.#options.queueMax || (leftMs > 0 && waitMs > leftMs)) {
         return Promise.reject(queueFull(waitMs));
       }
     }

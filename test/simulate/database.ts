@@ -206,11 +206,13 @@ function decisionRow(answer: Answer, found: Generation | undefined): Row {
   const shown = typeof answer["name"] === "string" && found !== undefined;
   const fields = String(answer["fields"] ?? "");
   return {
-    ...(shown ? rowsOf(found)[0] : { spend_key: null }),
+    // A first grant is told by its time alone, as the SQL does where a whole batch is granted.
+    ...(shown && isFirstGrant(answer, found)
+      ? { new_grant_time: rowsOf(found)[0]?.["grant_time"], authorization_row: null }
+      : { new_grant_time: null, authorization_row: shown ? jsonOf(rowsOf(found)[0]) : null }),
     disposition: answer["disposition"] ?? null,
     error_reason: answer.error ?? null,
     differing_fields: fields === "" ? [] : fields.split(","),
-    visible: shown,
     may_have_been_sent: answer["mayHaveBeenSent"] ?? false,
     retry_after_ms: answer["waits"] === true ? 250n : null,
     failed_generation: answer["failedGeneration"] ?? null,
@@ -220,6 +222,15 @@ function decisionRow(answer: Answer, found: Generation | undefined): Row {
     kill_switch: null,
     kill_switch_target: null,
   };
+}
+
+function isFirstGrant(answer: Answer, found: Generation): boolean {
+  return answer["disposition"] === "GRANTED" && answer["mayHaveBeenSent"] !== true && found.generation === 1;
+}
+
+/** As the SQL writes it: what has 64 bits as a text. */
+function jsonOf(row: Row | undefined): string {
+  return JSON.stringify(row, (_name, value: unknown) => (typeof value === "bigint" ? value.toString() : value));
 }
 
 function capFigures(answer: Answer, currency: string): Row {

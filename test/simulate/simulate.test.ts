@@ -38,5 +38,7 @@ describe("the simulation", () => {
       caught = (await simulate({ seed, planted })).violation;
     }
     expect(caught).toBeDefined();
+    // A stand-in that breaks is a violation too, and would hide that the mistake is not caught.
+    expect(caught).not.toMatch(/^(?:Type|Reference|Range|Syntax)?Error/);
   });
 });
