@@ -1,6 +1,6 @@
-/** How fast batches go, to tell whoever would come too late before it waits. */
+/** How fast the batches of one lane go, to tell whoever would come too late before it waits. */
 export interface BatchPace {
-  /** A batch was answered after that long, in milliseconds. */
+  /** The lane waited that long for a batch, in milliseconds. */
   took(ms: number): void;
   /** How long one more takes that comes behind `waiting` others and a batch under way, in milliseconds. */
   waitMs(waiting: number): number;

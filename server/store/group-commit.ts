@@ -74,12 +74,12 @@ export class GroupCommit<Command, Result> {
   readonly #running = new Set<Promise<void>>();
   /** The keys that have a lane of their own, because a lock stopped their last batch. */
   readonly #heldUp = new Set<string>();
-  readonly #pace: BatchPace;
+  /** How fast the batches of each lane go. That of a key's own lane is forgotten with it. */
+  readonly #paces = new Map<string, BatchPace>();
   #side = 0;
 
   constructor(options: GroupCommitOptions<Command, Result>) {
     this.#options = options;
-    this.#pace = createBatchPace(options.batchMax);
   }
 
   /**
@@ -94,7 +94,7 @@ export class GroupCommit<Command, Result> {
     const name = this.#laneFor(workspace, command);
     const lane = this.#lanes.get(name);
     if (lane !== undefined) {
-      const waitMs = deadlineAt === Infinity ? 0 : this.#pace.waitMs(lane.length);
+      const waitMs = deadlineAt === Infinity ? 0 : (this.#paces.get(name)?.waitMs(lane.length) ?? 0);
       // Of a deadline that has passed already its own signal tells.
       const leftMs = deadlineAt - performance.now();
       if (lane.length >= this.#options.queueMax || (leftMs > 0 && waitMs > leftMs)) {
@@ -140,9 +140,19 @@ export class GroupCommit<Command, Result> {
     await Promise.resolve();
     while (lane.length > 0) {
       const batch = lane.splice(0, this.#options.batchMax).filter(isWanted);
-      if (batch.length > 0) await this.#untilStalled(this.#carryOut(workspace, name, batch));
+      if (batch.length === 0) continue;
+      const begun = performance.now();
+      await this.#untilStalled(this.#carryOut(workspace, name, batch));
+      this.#paceOf(name).took(performance.now() - begun);
     }
     this.#lanes.delete(name);
+    if (name !== workspace) this.#paces.delete(name);
+  }
+
+  #paceOf(name: string): BatchPace {
+    const pace = this.#paces.get(name) ?? createBatchPace(this.#options.batchMax);
+    this.#paces.set(name, pace);
+    return pace;
   }
 
   /** Resolves with the work, or earlier when it takes so long that the lane should not wait for it any more. */
@@ -285,9 +295,7 @@ export class GroupCommit<Command, Result> {
         span.setStatus({ code: SpanStatusCode.ERROR });
         throw error;
       } finally {
-        const tookMs = performance.now() - begun;
-        this.#pace.took(tookMs);
-        measure(metric.batchDuration, tookMs / 1000, labels);
+        measure(metric.batchDuration, (performance.now() - begun) / 1000, labels);
         span.end();
       }
     });

@@ -127,6 +127,35 @@ test("who would be answered after its deadline is refused at once, and all other
   expect(batches.slice(5).flatMap((batch) => batch.commands)).toEqual(["first", "a", "b", "c", "patient"]);
 });
 
+test("nobody is refused for how slow the batches of another workspace are", async () => {
+  vi.useFakeTimers({ toFake: ["performance", "setTimeout", "clearTimeout"] });
+  try {
+    const stopped = new Error("stopped by a lock");
+    const run: Options["run"] = async (workspace, commands) => {
+      const done = Promise.withResolvers<void>();
+      setTimeout(done.resolve, workspace === "slow" ? 1_000 : 10);
+      await done.promise;
+      if (workspace === "slow") throw stopped;
+      return commands;
+    };
+    const commits = queue({ run });
+    for (let count = 0; count < 5; count += 1) {
+      const refused = commits.submit("slow", "a", never).catch((error: unknown) => error);
+      await vi.advanceTimersByTimeAsync(1_000);
+      expect(await refused).toBe(stopped);
+    }
+    const late = performance.now() + 2_000;
+    const answers = Promise.all(["b", "c"].map((one) => commits.submit("w", one, never, late)));
+    const first = commits.submit("slow", "d", never).catch((error: unknown) => error);
+    await expect(commits.submit("slow", "e", never, late)).rejects.toMatchObject({ reason: "QUEUE_FULL" });
+    await vi.advanceTimersByTimeAsync(1_000);
+    expect(await answers).toEqual(["b", "c"]);
+    expect(await first).toBe(stopped);
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
 test("a command whose caller has gone is dropped before it reaches the database", async () => {
   const { run, batches, arrived } = gatedRun();
   const commits = queue({ run });
