@@ -71,6 +71,8 @@ const linksMax = 128;
 export class GroupCommit<Command, Result> {
   readonly #options: GroupCommitOptions<Command, Result>;
   readonly #lanes = new Map<string, Waiting<Command, Result>[]>();
+  /** The lanes whose first batch has not gone yet. */
+  readonly #gathering = new Set<string>();
   readonly #running = new Set<Promise<void>>();
   /** The keys that have a lane of their own, because a lock stopped their last batch. */
   readonly #heldUp = new Set<string>();
@@ -94,7 +96,7 @@ export class GroupCommit<Command, Result> {
     const name = this.#laneFor(workspace, command);
     const lane = this.#lanes.get(name);
     if (lane !== undefined) {
-      const waitMs = deadlineAt === Infinity ? 0 : (this.#paces.get(name)?.waitMs(lane.length) ?? 0);
+      const waitMs = deadlineAt === Infinity ? 0 : this.#waitMs(name, lane.length);
       // Of a deadline that has passed already its own signal tells.
       const leftMs = deadlineAt - performance.now();
       if (lane.length >= this.#options.queueMax || (leftMs > 0 && waitMs > leftMs)) {
@@ -109,6 +111,7 @@ export class GroupCommit<Command, Result> {
     if (lane === undefined) {
       const first = [waiting];
       this.#lanes.set(name, first);
+      this.#gathering.add(name);
       this.#follow(this.#drain(workspace, name, first));
     } else {
       lane.push(waiting);
@@ -138,6 +141,7 @@ export class GroupCommit<Command, Result> {
   async #drain(workspace: string, name: string, lane: Waiting<Command, Result>[]): Promise<void> {
     // Lets everything that arrived in the same turn of the event loop travel together.
     await Promise.resolve();
+    this.#gathering.delete(name);
     while (lane.length > 0) {
       const batch = lane.splice(0, this.#options.batchMax).filter(isWanted);
       if (batch.length === 0) continue;
@@ -147,6 +151,12 @@ export class GroupCommit<Command, Result> {
     }
     this.#lanes.delete(name);
     if (name !== workspace) this.#paces.delete(name);
+  }
+
+  /** What travels with the first of a lane waits for nobody, and would be no sooner answered alone. */
+  #waitMs(name: string, inLane: number): number {
+    const waiting = this.#gathering.has(name) ? inLane - this.#options.batchMax : inLane;
+    return waiting < 0 ? 0 : (this.#paces.get(name)?.waitMs(waiting) ?? 0);
   }
 
   #paceOf(name: string): BatchPace {

@@ -147,10 +147,39 @@ test("nobody is refused for how slow the batches of another workspace are", asyn
     const late = performance.now() + 2_000;
     const answers = Promise.all(["b", "c"].map((one) => commits.submit("w", one, never, late)));
     const first = commits.submit("slow", "d", never).catch((error: unknown) => error);
+    // It goes alone: what comes with it would be answered with it.
+    await Promise.resolve();
     await expect(commits.submit("slow", "e", never, late)).rejects.toMatchObject({ reason: "QUEUE_FULL" });
     await vi.advanceTimersByTimeAsync(1_000);
     expect(await answers).toEqual(["b", "c"]);
     expect(await first).toBe(stopped);
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
+test("what comes with the first of a lane goes with it, however slow the batches before were", async () => {
+  vi.useFakeTimers({ toFake: ["performance", "setTimeout", "clearTimeout"] });
+  try {
+    const batches: (readonly string[])[] = [];
+    const run: Options["run"] = async (_workspace, commands) => {
+      batches.push(commands);
+      await new Promise((resolve) => setTimeout(resolve, 1_000));
+      return commands;
+    };
+    const commits = queue({ run, batchMax: 3 });
+    for (let count = 0; count < 5; count += 1) {
+      const slow = commits.submit("w", "slow", never);
+      await vi.advanceTimersByTimeAsync(1_000);
+      await slow;
+    }
+    const soon = performance.now() + 2_500;
+    const together = Promise.all(["a", "b", "c"].map((one) => commits.submit("w", one, never, soon)));
+    // The batch is full: this one would wait for it.
+    await expect(commits.submit("w", "d", never, soon)).rejects.toMatchObject({ reason: "QUEUE_FULL" });
+    await vi.advanceTimersByTimeAsync(1_000);
+    expect(await together).toEqual(["a", "b", "c"]);
+    expect(batches.slice(5)).toEqual([["a", "b", "c"]]);
   } finally {
     vi.useRealTimers();
   }
