@@ -49,7 +49,9 @@ import { validationInterceptor, warmUpValidation } from "./rpc/validate.ts";
 import { vendorCredentialMethods } from "./rpc/vendor-credentials.ts";
 import { vaultKeyChangeMethods } from "./rpc/vault-key-changes.ts";
 import { vaultKeyMethods } from "./rpc/vault-keys.ts";
+import { createAuditUpkeep } from "./store/audit-partitions.ts";
 import { checkDatabase, checkServer } from "./store/check-database.ts";
+import type { Database } from "./store/database.ts";
 import { startEmbeddedPostgres } from "./store/embedded-postgres.ts";
 import { createInstanceWatch, type InstanceProblem, type InstanceWatch } from "./store/instance.ts";
 import { migrate } from "./store/migrate.ts";
@@ -118,6 +120,8 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
     closers.push(() => telemetry.shutdown());
     const instance = createInstanceWatch((problem) => logInstance(log, problem));
     const pool = await openDatabase(config, options, { log, closers, instance });
+    const keepAudit = auditUpkeep(log);
+    await keepAudit(pool);
     await bootstrap(pool, policyChanges(pool), config, log);
     const vendors = await openVendors(refusing(pool), config);
     warmUpValidation(services);
@@ -142,6 +146,7 @@ export async function startApp(config: Config, options: AppOptions = {}): Promis
       before: async () => {
         await instance.look(pool);
         await uses.write(pool);
+        await keepAudit(pool);
       },
       onResult: (error) => {
         health.setServing(error === undefined && closing === undefined);
@@ -288,6 +293,16 @@ async function openDatabase(config: Config, options: AppOptions, parts: Database
   });
   await instance.start(pool);
   return pool;
+}
+
+function auditUpkeep(log: pino.Logger): (database: Database) => Promise<void> {
+  return createAuditUpkeep((result, error) => {
+    if (error !== undefined) log.warn({ err: error }, "the partitions of the audit could not be seen to");
+    if (result === "EXTENDED") log.info("the audit has a new partition ahead");
+    if (result === "LARGE") {
+      log.warn("the audit goes on in one partition without an end: see docs/operations/audit-growth.md");
+    }
+  });
 }
 
 /** Changes of caps, vault keys, kill switches and operators. */

@@ -8,7 +8,8 @@ import { migrate } from "../server/store/migrate.ts";
 import { createPool } from "../server/store/postgres.ts";
 
 const tables = `
-  select format(E'create table holdfast.%I (\\n%s\\n);', c.relname, string_agg(x.line, E',\\n' order by x.kind, x.place)) as text
+  select format(E'create table holdfast.%I (\\n%s\\n)%s;', c.relname, string_agg(x.line, E',\\n' order by x.kind, x.place),
+    case c.relkind when 'p' then ' partition by ' || pg_get_partkeydef(c.oid) else '' end) as text
   from pg_class c
   cross join lateral (
     select 1 as kind, lpad(a.attnum::text, 4, '0') as place, format('  %I %s%s%s', a.attname, format_type(a.atttypid, a.atttypmod),
@@ -20,8 +21,8 @@ const tables = `
     select 2, k.conname, format('  constraint %I %s', k.conname, pg_get_constraintdef(k.oid))
     from pg_constraint k where k.conrelid = c.oid and k.contype <> 'n'
   ) x
-  where c.relnamespace = 'holdfast'::regnamespace and c.relkind = 'r'
-  group by c.relname order by c.relname`;
+  where c.relnamespace = 'holdfast'::regnamespace and c.relkind in ('r', 'p')
+  group by c.oid, c.relname, c.relkind order by c.relname`;
 
 const indexes = `
   select pg_get_indexdef(i.indexrelid) || ';' as text

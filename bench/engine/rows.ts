@@ -98,7 +98,10 @@ export async function writeRows(connection: pg.ClientConfig, rows: number): Prom
       for (const { of: table, name } of of(kind)) await client.query(`alter table ${table} drop constraint ${name}`);
     }
     for (const { name } of of("index")) await client.query(`drop index ${name}`);
-    await client.query("alter table holdfast.audit_events disable trigger all");
+    const { rows: guarded } = await client.query<{ table: string }>(
+      "select t.tgrelid::regclass::text as table from pg_trigger t where t.tgname = 'audit_events_append_only'",
+    );
+    for (const { table } of guarded) await client.query(`alter table ${table} disable trigger all`);
     await client.query(`truncate ${relations.join(", ")}`);
     const { rows: labels } = await client.query<{ label: string }>(
       "select holdfast.window_label(c, '', holdfast.clock()) as label from holdfast.caps c where c.workspace_id = 'hot'",
@@ -108,11 +111,14 @@ export async function writeRows(connection: pg.ClientConfig, rows: number): Prom
     await client.query(holdsText, [label]);
     await client.query(eventsText, [eventDetail(label)]);
     await client.query(countersText, [label]);
-    await client.query("alter table holdfast.audit_events enable always trigger audit_events_append_only");
+    for (const { table } of guarded) {
+      await client.query(`alter table ${table} enable always trigger audit_events_append_only`);
+    }
     for (const { of: table, name, definition } of of("primary")) {
       await client.query(`alter table ${table} add constraint ${name} ${definition}`);
     }
-    for (const { definition } of of("index")) await client.query(definition);
+    // Of a partitioned table the definition is of itself alone.
+    for (const { definition } of of("index")) await client.query(definition.replace(" ON ONLY ", " ON "));
     for (const { of: table, name, definition } of of("check", "foreign")) {
       await client.query(`alter table ${table} add constraint ${name} ${definition} not valid`);
     }

@@ -10,7 +10,23 @@ begin;
 set local citus.multi_shard_modify_mode to 'sequential';
 
 -- Refused on distributed tables. What keeps the audit as it is from here on is a role without the right to change it.
-drop trigger if exists audit_events_append_only on holdfast.audit_events;
+do $$
+declare
+  r regclass;
+begin
+  for r in
+    select t.tgrelid from pg_trigger t join pg_class c on c.oid = t.tgrelid
+    where t.tgname = 'audit_events_append_only'
+      and c.relnamespace in ('holdfast'::regnamespace, 'holdfast_audit'::regnamespace)
+  loop
+    execute format('drop trigger audit_events_append_only on %s', r);
+  end loop;
+end
+$$;
+
+-- Each node counts its own transactions, so no boundary is right for all of them: the audit keeps the partitions that it
+-- has, and no more are made. Without a word of them nothing is.
+delete from holdfast.audit_partitions;
 
 -- A sharded statement is planned once its workspace is known; a plan for any workspace is refused there.
 alter function holdfast.authorize_batch(text, jsonb) reset plan_cache_mode;
@@ -24,6 +40,7 @@ begin
   foreach t in array array[
     'migrations',
     'instance',
+    'audit_partitions',
     'vendor_accounts'
   ] loop
     if not exists (select from pg_dist_partition p where p.logicalrelid = format('holdfast.%I', t)::regclass) then
@@ -87,6 +104,9 @@ begin
     'holdfast.idempotency_key(text, text, text, integer)',
     'holdfast.contradiction_id(text, text, text, text, text, integer)',
     'holdfast.fold_of(jsonb)',
+    'holdfast.recent_xid(xid8)',
+    'holdfast.take_audit_numbers(integer)',
+    'holdfast.audit_since(timestamptz)',
     'holdfast.resolution_detail(text)',
     'holdfast.endpoint_allowed(text[], text)',
     'holdfast.is_same_account(text, text)',
@@ -183,4 +203,5 @@ $$;
 commit;
 
 -- Stay on the coordinator, for they ask or say which database this is: current_timeline, instance_problem, where_granting,
--- register_instance, recover. Of no use any more: refuse_audit_change.
+-- register_instance, recover. Of no use any more: refuse_audit_change, and what is about partitions of the audit:
+-- audit_partition_name, create_audit_partition, extend_audit, measure_audit, detach_audit.

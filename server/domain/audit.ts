@@ -52,3 +52,16 @@ export function isBehind(one: AuditPosition, other: AuditPosition): boolean {
   const [a, b] = [BigInt(one.xid), BigInt(other.xid)];
   return a === b ? one.n > other.n : a > b;
 }
+
+/** The beginning of the audit that is not part of it any more. */
+export interface AuditDetachment {
+  /** The first transaction whose events are still there. */
+  readonly toXid: string;
+  /** When the last event of what was detached was. */
+  readonly untilTime: bigint;
+}
+
+/** Whether events may be missing between a position and what comes next. */
+export function isDetachedAfter({ xid }: AuditPosition, { toXid }: AuditDetachment): boolean {
+  return BigInt(xid) + 1n < BigInt(toXid);
+}

@@ -1,10 +1,18 @@
 import { create, type JsonObject } from "@bufbuild/protobuf";
+import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import {
   type AuditEvent as AuditEventMessage,
   AuditEventSchema,
   type ListAuditEventsRequest,
 } from "@holdfast/api/holdfast/v1/audit_pb";
-import { type AuditEvent, type AuditFilter, type AuditPosition, isBehind } from "../domain/audit.ts";
+import {
+  type AuditDetachment,
+  type AuditEvent,
+  type AuditFilter,
+  type AuditPosition,
+  isBehind,
+  isDetachedAfter,
+} from "../domain/audit.ts";
 import { invalidField } from "../domain/errors.ts";
 import { formatAuthorizationName, parseAuthorizationName } from "../domain/spend.ts";
 import { microsFrom, moneyMessage, timestampMessage } from "./convert.ts";
@@ -51,6 +59,26 @@ export function positionFrom(
 /** Where a reader stands who has read all up to `seen`: one that has come further before stays where it is. */
 export function resumeTokenOf(seen: AuditPosition, after: AuditPosition | undefined): string {
   return encodePageToken("audit_events", positionParts(after !== undefined && isBehind(after, seen) ? after : seen));
+}
+
+/** Refuses a reader who would go on behind events that are not there any more without learning of it. */
+export function refuseDetached(
+  after: AuditPosition | undefined,
+  detachment: AuditDetachment | undefined,
+  field: "page_token" | "resume_token" = "page_token",
+): void {
+  if (after === undefined || detachment === undefined || !isDetachedAfter(after, detachment)) return;
+  const { seconds } = timestampMessage(detachment.untilTime);
+  throw invalidField(
+    field,
+    `stands before events up to ${new Date(Number(seconds) * 1000).toISOString()} that were detached from the audit; ` +
+      "find those in what was detached, and begin again without it.",
+  );
+}
+
+/** Until when events are not part of the audit any more; nothing where all are. */
+export function detachedUntil(detachment: AuditDetachment | undefined): { readonly detachedUntilTime?: Timestamp } {
+  return detachment === undefined ? {} : { detachedUntilTime: timestampMessage(detachment.untilTime) };
 }
 
 export function filterFrom(request: AuditFilterFields): AuditFilter {

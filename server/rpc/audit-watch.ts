@@ -9,11 +9,24 @@ import {
   type WatchAuditEventsResponse,
   WatchAuditEventsResponseSchema,
 } from "@holdfast/api/holdfast/v1/audit_pb";
-import { type AuditEvent, type AuditFilter, type AuditPosition, isBehind } from "../domain/audit.ts";
+import {
+  type AuditDetachment,
+  type AuditEvent,
+  type AuditFilter,
+  type AuditPosition,
+  isBehind,
+} from "../domain/audit.ts";
 import { HoldfastError } from "../domain/errors.ts";
 import * as store from "../store/audit.ts";
 import type { Database } from "../store/database.ts";
-import { eventMessage, filterFrom, positionFrom, resumeTokenOf } from "./audit-message.ts";
+import {
+  detachedUntil,
+  eventMessage,
+  filterFrom,
+  positionFrom,
+  refuseDetached,
+  resumeTokenOf,
+} from "./audit-message.ts";
 import { type AuditPulse, createAuditPulse } from "./audit-pulse.ts";
 import { principalOf } from "./auth.ts";
 import { millisecondsFrom } from "./convert.ts";
@@ -72,7 +85,7 @@ export function createAuditWatch(options: AuditWatchOptions): AuditWatch {
         const isDue = performance.now() >= dueMs;
         if (events.length > 0 || isDue) {
           await authenticate(context);
-          yield messageOf(events, reader.resumeToken());
+          yield messageOf(events, reader);
           dueMs = performance.now() + heartbeatMs;
         }
         if (events.length === pageMax) continue;
@@ -95,6 +108,7 @@ interface Reader {
   read(): Promise<readonly AuditEvent[]>;
   readonly position: AuditPosition | undefined;
   resumeToken(): string;
+  readonly detachment: AuditDetachment | undefined;
 }
 
 function readerOf(
@@ -105,10 +119,13 @@ function readerOf(
 ): Reader {
   let position = begin;
   let token = "";
+  let detachment: AuditDetachment | undefined;
   return {
     async read() {
       const query = { filter, newestFirst: false, after: position, limit: pageMax };
-      const { events, seen } = await store.listAuditEvents(database, workspace, query);
+      const { events, seen, ...rest } = await store.listAuditEvents(database, workspace, query);
+      ({ detachment } = rest);
+      refuseDetached(position, detachment, "resume_token");
       // A full page says nothing about what comes after it.
       const stands = events.length === pageMax ? (events.at(-1) ?? seen) : seen;
       token = resumeTokenOf(stands, position);
@@ -119,6 +136,9 @@ function readerOf(
       return position;
     },
     resumeToken: () => token,
+    get detachment() {
+      return detachment;
+    },
   };
 }
 
@@ -163,8 +183,12 @@ function createAdmission(max: number, perWorkspaceMax: number): (workspace: stri
   };
 }
 
-function messageOf(events: readonly AuditEvent[], resumeToken: string): WatchAuditEventsResponse {
-  return create(WatchAuditEventsResponseSchema, { auditEvents: events.map(eventMessage), resumeToken });
+function messageOf(events: readonly AuditEvent[], reader: Reader): WatchAuditEventsResponse {
+  return create(WatchAuditEventsResponseSchema, {
+    auditEvents: events.map(eventMessage),
+    resumeToken: reader.resumeToken(),
+    ...detachedUntil(reader.detachment),
+  });
 }
 
 function shutdown(): ConnectError {

@@ -2,7 +2,15 @@ import type { ServiceImpl } from "@connectrpc/connect";
 import type { AdminService } from "@holdfast/api/holdfast/v1/admin_service_pb";
 import * as store from "../store/audit.ts";
 import type { Database } from "../store/database.ts";
-import { eventMessage, filterFrom, positionFrom, positionParts, resumeTokenOf } from "./audit-message.ts";
+import {
+  detachedUntil,
+  eventMessage,
+  filterFrom,
+  positionFrom,
+  positionParts,
+  refuseDetached,
+  resumeTokenOf,
+} from "./audit-message.ts";
 import { principalOf } from "./auth.ts";
 import { cutPage, pageSize } from "./page.ts";
 
@@ -15,18 +23,20 @@ export function auditMethods(database: Database): Pick<ServiceImpl<typeof AdminS
       const { newestFirst } = request;
       const after = positionFrom(request.pageToken);
       const filter = filterFrom(request);
-      const { events, seen } = await store.listAuditEvents(database, workspace, {
+      const { events, seen, detachment } = await store.listAuditEvents(database, workspace, {
         filter,
         newestFirst,
         after,
         limit: size + 1,
       });
+      if (!newestFirst) refuseDetached(after, detachment);
       const page = cutPage("audit_events", events, size, positionParts);
       const resumeToken = page.nextPageToken === "" ? resumeTokenOf(seen, after) : page.nextPageToken;
       return {
         auditEvents: page.rows.map(eventMessage),
         nextPageToken: page.nextPageToken,
         resumeToken: newestFirst ? "" : resumeToken,
+        ...detachedUntil(detachment),
       };
     },
   };

@@ -9,10 +9,10 @@ import {
 import { HoldfastError } from "../domain/errors.ts";
 import type { ProxiedRequestSummary } from "../domain/proxied-request.ts";
 import { parseAuthorizationName, type SpendIdentity, stableKey } from "../domain/spend.ts";
-import { listAuditEventsOfSpend } from "../store/audit.ts";
+import { listAuditEventsOfSpend, readAuditDetachment } from "../store/audit.ts";
 import type { Database } from "../store/database.ts";
 import * as store from "../store/spend-story.ts";
-import { eventMessage, positionFrom, positionParts } from "./audit-message.ts";
+import { detachedUntil, eventMessage, positionFrom, positionParts } from "./audit-message.ts";
 import { principalOf } from "./auth.ts";
 import { contradictionMessage } from "./contradictions.ts";
 import { authorizationMessage, timestampMessage } from "./convert.ts";
@@ -29,9 +29,10 @@ export function spendStoryMethods(database: Database): Pick<ServiceImpl<typeof A
       const after = positionFrom(request.pageToken, "page_token", "spend_story");
       const { spend, spendKey } = await spendOf(database, workspace, request.lookup);
       const size = pageSize(request.pageSize);
-      const [parts, events] = await Promise.all([
+      const [parts, events, detachment] = await Promise.all([
         store.readSpendParts(database, workspace, { spendKey, spend, limit: partsMax }),
         listAuditEventsOfSpend(database, workspace, { spendKey, after, limit: size + 1 }),
+        readAuditDetachment(database),
       ]);
       // A page after the last event of a spend that there is has none either.
       const isEmpty = [parts.authorizations, parts.proxiedRequests, events].every((list) => list.length === 0);
@@ -44,6 +45,7 @@ export function spendStoryMethods(database: Database): Pick<ServiceImpl<typeof A
         contradictions: parts.contradictions.map(contradictionMessage),
         proxiedRequests: parts.proxiedRequests.map(requestMessage),
         nextPageToken: page.nextPageToken,
+        ...detachedUntil(detachment),
       };
     },
   };

@@ -1,10 +1,17 @@
-import type { AuditEvent, AuditFilter, AuditPosition } from "../domain/audit.ts";
+import type { AuditDetachment, AuditEvent, AuditFilter, AuditPosition } from "../domain/audit.ts";
 import { toMicros } from "../domain/money.ts";
 import { epochMicros } from "./authorization.ts";
 import { type Database, run, statement } from "./database.ts";
 
+/** What has been detached from the beginning of the audit; nulls where nothing has. */
+const detached = `select max(d.to_xid)::text as to_xid, ${epochMicros("max(d.last_time)")} as until_time
+   from holdfast.audit_partitions d where d.detach_time is not null and d.last_time is not null`;
+
+const detachmentStatement = statement("read_audit_detachment", detached);
+
 const matching = `e.workspace_id = $1::text
    and ($2::bigint is null or e.event_time >= timestamptz 'epoch' + $2::bigint * interval '1 microsecond')
+   and e.xid >= h.since
    and ($3::bigint is null or e.event_time < timestamptz 'epoch' + $3::bigint * interval '1 microsecond')
    and ($4::text is null or e.kind = $4::text or starts_with(e.kind, $4::text || '.'))
    and ($5::text is null or (e.actor_kind = $5::text and e.actor_id = $6::text))
@@ -17,8 +24,14 @@ const matching = `e.workspace_id = $1::text
    and ($14::text is null or e.vault_key_id = $14::text or (e.actor_kind = 'vault_key' and e.actor_id = $14::text))`;
 
 // Everything below the oldest transaction that still runs is there for good: no event can appear before it any more.
-const horizon = `with h as materialized (select pg_snapshot_xmin(pg_current_snapshot()) as horizon)
-   select h.horizon::text as horizon, p.* from h left join lateral`;
+// Partitions are left out by \`xid\` alone, so it stands beside every comparison of whole positions.
+const horizon = `with h as materialized (
+     select pg_snapshot_xmin(pg_current_snapshot()) as horizon,
+       holdfast.audit_since(timestamptz 'epoch' + $2::bigint * interval '1 microsecond') as since,
+       d.to_xid, d.until_time
+     from (${detached}) d
+   )
+   select h.horizon::text as horizon, h.to_xid, h.until_time, p.* from h left join lateral`;
 
 const columns = `e.xid::text as xid, e.n, ${epochMicros("e.event_time")} as event_time, e.kind, e.actor_kind, e.actor_id,
      e.spend_key, e.generation, e.customer_id, e.billing_period, e.purpose, e.attempt_id, e.currency, e.amount_micros,
@@ -28,7 +41,8 @@ const oldestFirstStatement = statement(
   "list_audit_events",
   `${horizon} (
      select ${columns} from holdfast.audit_events e
-     where ${matching} and e.xid < h.horizon and ($15::text is null or (e.xid, e.n) > ($15::text::xid8, $16::integer))
+     where ${matching} and e.xid < h.horizon and e.xid >= coalesce($15::text::xid8, '0')
+       and (e.xid, e.n) > (coalesce($15::text::xid8, '0'), coalesce($16::integer, -1))
      order by e.xid, e.n limit $17::integer
    ) p on true order by p.xid::xid8, p.n`,
 );
@@ -37,7 +51,8 @@ const newestFirstStatement = statement(
   "list_audit_events_newest_first",
   `${horizon} (
      select ${columns} from holdfast.audit_events e
-     where ${matching} and ($15::text is null or (e.xid, e.n) < ($15::text::xid8, $16::integer))
+     where ${matching} and e.xid <= coalesce($15::text::xid8, '18446744073709551615')
+       and (e.xid, e.n) < (coalesce($15::text::xid8, '18446744073709551615'), coalesce($16::integer, 2147483647))
      order by e.xid desc, e.n desc limit $17::integer
    ) p on true order by p.xid::xid8 desc, p.n desc`,
 );
@@ -46,7 +61,8 @@ const ofSpendStatement = statement(
   "list_audit_events_of_spend",
   `select ${columns} from holdfast.audit_events e
    where e.workspace_id = $1::text and e.spend_key = $2::text
-     and ($3::text is null or (e.xid, e.n) > ($3::text::xid8, $4::integer))
+     and e.xid >= coalesce($3::text::xid8, '0')
+     and (e.xid, e.n) > (coalesce($3::text::xid8, '0'), coalesce($4::integer, -1))
    order by e.xid, e.n limit $5::integer`,
 );
 
@@ -63,7 +79,12 @@ const headStatement = statement(
 
 const unfoldStatement = statement("unfold_audit", "select holdfast.unfold_audit($1::text, $2::integer) as rows");
 
-interface EventRow {
+interface DetachmentRow {
+  readonly to_xid: string | null;
+  readonly until_time: bigint | null;
+}
+
+interface EventRow extends DetachmentRow {
   readonly horizon: string;
   /** Null where nothing matches. */
   readonly xid: string | null;
@@ -100,6 +121,7 @@ export interface AuditRead {
   readonly events: readonly AuditEvent[];
   /** The last position that no event can be added at or before any more. */
   readonly seen: AuditPosition;
+  readonly detachment: AuditDetachment | undefined;
 }
 
 /**
@@ -132,7 +154,18 @@ export async function listAuditEvents(database: Database, workspace: string, que
   return {
     events: rows.map(readEvent).filter((event) => event !== undefined),
     seen: endBefore(first.horizon),
+    detachment: readDetachment(first),
   };
+}
+
+/** What is not part of the audit any more; undefined where all of it is. */
+export async function readAuditDetachment(database: Database): Promise<AuditDetachment | undefined> {
+  const [row] = await run<DetachmentRow>(database, detachmentStatement, []);
+  return row === undefined ? undefined : readDetachment(row);
+}
+
+function readDetachment({ to_xid, until_time }: DetachmentRow): AuditDetachment | undefined {
+  return to_xid === null || until_time === null ? undefined : { toXid: to_xid, untilTime: until_time };
 }
 
 /** The events of every generation of a spend, oldest first, also those that others may still be added before. */

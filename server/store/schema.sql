@@ -42,7 +42,7 @@ create table holdfast.audit_events (
   constraint audit_events_fold_check CHECK (((count >= 1) AND (length(fold) = 32) AND ((count = 1) OR (fold IS NOT NULL)))),
   constraint audit_events_kind_check CHECK (((length(kind) >= 1) AND (length(kind) <= 64))),
   constraint audit_events_pkey PRIMARY KEY (workspace_id, xid, n)
-);
+) partition by RANGE (xid);
 
 create table holdfast.audit_folds (
   workspace_id text not null,
@@ -52,6 +52,25 @@ create table holdfast.audit_folds (
   count bigint not null,
   constraint audit_folds_count_check CHECK (((count >= 1) AND (length(fold) = 32))),
   constraint audit_folds_pkey PRIMARY KEY (workspace_id, fold, xid)
+);
+
+create table holdfast.audit_partitions (
+  from_xid xid8 not null,
+  to_xid xid8,
+  width bigint not null,
+  create_time timestamp with time zone not null,
+  create_xid xid8 not null,
+  measured_blocks bigint default 0 not null,
+  measured boolean default false not null,
+  events bigint default 0 not null,
+  first_time timestamp with time zone,
+  last_time timestamp with time zone,
+  detach_time timestamp with time zone,
+  detached_by text,
+  constraint audit_partitions_detached_check CHECK ((((detach_time IS NULL) = (detached_by IS NULL)) AND ((detach_time IS NULL) OR measured) AND ((length(detached_by) >= 1) AND (length(detached_by) <= 200)))),
+  constraint audit_partitions_measured_check CHECK (((measured_blocks >= 0) AND (events >= 0) AND ((NOT measured) OR (to_xid IS NOT NULL)) AND ((first_time IS NULL) = (last_time IS NULL)) AND ((first_time IS NULL) = (events = 0)))),
+  constraint audit_partitions_pkey PRIMARY KEY (from_xid),
+  constraint audit_partitions_range_check CHECK (((from_xid < to_xid) AND (width > 0)))
 );
 
 create table holdfast.authorizations (
@@ -575,9 +594,9 @@ create table holdfast.workspaces (
 
 CREATE INDEX adjustments_authorization_idx ON holdfast.adjustments USING btree (workspace_id, spend_key, generation);
 
-CREATE INDEX audit_events_fold_idx ON holdfast.audit_events USING btree (workspace_id, fold, event_time) WHERE (fold IS NOT NULL);
+CREATE INDEX audit_events_fold_idx ON ONLY holdfast.audit_events USING btree (workspace_id, fold, event_time) WHERE (fold IS NOT NULL);
 
-CREATE INDEX audit_events_spend_idx ON holdfast.audit_events USING btree (workspace_id, spend_key) WHERE (spend_key IS NOT NULL);
+CREATE INDEX audit_events_spend_idx ON ONLY holdfast.audit_events USING btree (workspace_id, spend_key) WHERE (spend_key IS NOT NULL);
 
 CREATE UNIQUE INDEX authorizations_bound_idx ON holdfast.authorizations USING btree (workspace_id, vendor, vendor_reference) WHERE ((state = ANY (ARRAY['HELD'::text, 'IN_DOUBT'::text])) AND (vendor_reference IS NOT NULL));
 
@@ -639,6 +658,10 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.append_refusal(p_workspace text, p_time timestamp with time zone, p_call text, p_actor_kind text, p_actor_id text, p_trace_id text, p_spend_key text, p_generation integer, p_row authorizations, p_reason text) returns void
 
+-- function holdfast.audit_partition_name(p_from xid8) returns text
+
+-- function holdfast.audit_since(p_since timestamp with time zone) returns xid8
+
 -- function holdfast.authorize_batch(p_workspace text, p_requests jsonb) returns SETOF authorize_decision
 
 -- function holdfast.bind_vendor_reference(p_workspace text, p_spend_key text, p_generation integer, p_vault_key_id text, p_attempt_id text, p_vendor_reference text, p_vendor_state text, p_follow_for interval, p_trace_id text) returns TABLE(error_reason text, authorization_row authorizations)
@@ -661,15 +684,21 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.contradiction_id(p_workspace text, p_vendor text, p_vendor_account text, p_vendor_reference text, p_spend_key text, p_generation integer) returns text
 
+-- function holdfast.create_audit_partition(p_from xid8, p_to xid8, p_width bigint) returns void
+
 -- function holdfast.current_timeline() returns integer
 
 -- function holdfast.day_of_month(p_first timestamp without time zone, p_day integer) returns timestamp without time zone
+
+-- function holdfast.detach_audit(p_before timestamp with time zone, p_keep interval, p_by text) returns TABLE(from_xid xid8, problem text)
 
 -- function holdfast.doubt_authorization(p_row authorizations, p_now timestamp with time zone) returns void
 
 -- function holdfast.endpoint_allowed(p_templates text[], p_endpoint text) returns boolean
 
 -- function holdfast.engaged_kill_switch(p_workspace text, p_vendor text, p_customer text) returns TABLE(kill_switch_id text, target_kind text)
+
+-- function holdfast.extend_audit(p_bytes_max bigint) returns text
 
 -- function holdfast.first_instant(p_local timestamp without time zone, p_time_zone text) returns timestamp with time zone
 
@@ -699,6 +728,8 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.matching_caps(p_workspace text, p_requests authorize_request[], p_now timestamp with time zone) returns TABLE(ord integer, cap_id text, label text, subject text, unpinned boolean)
 
+-- function holdfast.measure_audit(p_blocks integer) returns boolean
+
 -- function holdfast.next_reconciliation(p_first timestamp with time zone, p_now timestamp with time zone) returns timestamp with time zone
 
 -- function holdfast.note_vendor_account(p_workspace text, p_vendor text, p_source text, p_account text, p_time timestamp with time zone) returns void
@@ -708,6 +739,8 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 -- function holdfast.proxy_key_state(p_workspace text, p_vault_key text, p_vendor text, p_customer text) returns TABLE(rule text, kill_switch_id text, target_kind text, vendor_credential_id text, key_id text, nonce bytea, ciphertext bytea)
 
 -- function holdfast.quarantine_end_time(p_row authorizations) returns timestamp with time zone
+
+-- function holdfast.recent_xid(p_xid xid8) returns xid8
 
 -- function holdfast.record_proxy_events(p_workspace text, p_events jsonb) returns void
 
@@ -742,6 +775,8 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 -- function holdfast.share_policy(p_workspace text) returns void
 
 -- function holdfast.sweep_expired(p_workspace text, p_limit integer) returns integer
+
+-- function holdfast.take_audit_numbers(p_count integer) returns integer
 
 -- function holdfast.unfold_audit(p_workspace text, p_limit integer) returns integer
 

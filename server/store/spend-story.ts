@@ -28,10 +28,15 @@ const requestsStatement = statement(
    order by p.create_time desc, p.request_key limit $5::integer`,
 );
 
+// What was granted is known for ever; what was only ever denied, for as long as its events are part of the audit.
 const identityStatement = statement(
   "find_spend_identity",
-  `select e.customer_id, e.billing_period, e.purpose from holdfast.audit_events e
-   where e.workspace_id = $1::text and e.spend_key = $2::text and e.purpose is not null limit 1`,
+  `(select t.customer_id, t.billing_period, t.purpose from holdfast.authorizations t
+   where t.workspace_id = $1::text and t.spend_key = $2::text limit 1)
+   union all
+   (select e.customer_id, e.billing_period, e.purpose from holdfast.audit_events e
+   where e.workspace_id = $1::text and e.spend_key = $2::text and e.purpose is not null limit 1)
+   limit 1`,
 );
 
 interface RequestRow {

@@ -1,20 +1,191 @@
-import { afterAll, beforeAll, expect, test } from "vitest";
-import "../../server/store/audit.ts";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { listAuditEvents, listAuditEventsOfSpend, readAuditHead, unfoldAudit } from "../../server/store/audit.ts";
+import { measureAudit } from "../../server/store/audit-partitions.ts";
 import { declaredStatements } from "../../server/store/database.ts";
+import { inTransaction } from "../../server/store/postgres.ts";
+import { replaceClock, type TestClock } from "../support/clock.ts";
+import { asks, type Granting, openGranting, usd } from "../support/granting.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 
 let database: TestDatabase;
+let clock: TestClock;
+let granting: Granting;
 
+const partitions = 20;
+
+// One connection, which can ask for its own figures at once.
 beforeAll(async () => {
-  database = await createTestDatabase();
+  database = await createTestDatabase({ pool: { max: 1 } });
+  clock = await replaceClock(database.pool);
+  await clock.set("2026-11-15T12:00:00Z");
+  // Twenty of ten transactions each, which are over, then the one of now.
+  await inTransaction(database.pool, async (client) => {
+    await client.query("drop table holdfast_audit.events_0");
+    await client.query("create temp table ahead on commit drop as select * from holdfast.audit_partitions");
+    await client.query("delete from holdfast.audit_partitions where to_xid is not null");
+    await client.query(
+      `select holdfast.create_audit_partition((10 * g.n)::text::xid8, (10 * g.n + 10)::text::xid8, 1000)
+       from generate_series(0, $1::integer - 1) as g (n)`,
+      [partitions],
+    );
+    await client.query(
+      `select holdfast.create_audit_partition(($1 * 10)::text::xid8, a.to_xid, a.width) from ahead a
+       where a.to_xid is not null`,
+      [partitions],
+    );
+  });
+  // One event a minute.
   await database.pool.query(
-    `insert into holdfast.audit_events (workspace_id, xid, n, event_time, kind, actor_kind, actor_id)
-     select 'default', (1 + s.n / 100)::text::xid8, s.n % 100, clock_timestamp(), 'plan.event', 'server', 'test'
-     from generate_series(0, 19999) s (n)`,
+    `insert into holdfast.audit_events (workspace_id, xid, n, event_time, kind, actor_kind, actor_id, spend_key)
+     select 'default', (s.n / 100)::text::xid8, s.n % 100, timestamptz '2026-01-01T00:00:00Z' + s.n * interval '1 minute',
+       'plan.event', 'server', 'test', 'key' || s.n
+     from generate_series(0, $1 * 1000 - 1) s (n)`,
+    [partitions],
   );
+  while (await measureAudit(database.pool, 10_000));
+  // So that twenty are older than what a second can hold.
+  await database.pool.query(`do $$ begin
+    create temp table burnt (n integer) on commit drop;
+    for n in 1 .. 100000 loop
+      begin insert into burnt values (n); exception when division_by_zero then null; end;
+    end loop;
+  end $$`);
+  granting = await openGranting(database.pool);
+  await granting.cap("all", usd(1_000_000));
   await database.pool.query("analyze holdfast.audit_events");
+  await database.pool.query(
+    "do $$ declare r record; begin for r in select inhrelid::regclass as c from pg_inherits where inhparent = 'holdfast.audit_events'::regclass loop execute 'analyze ' || r.c; end loop; end $$",
+  );
 });
 afterAll(() => database.close());
+beforeEach(() => clock.set("2026-11-15T12:00:00Z"));
+
+const part = (n: number): string => `events_${n * 10}`;
+
+async function scans(): Promise<Map<string, bigint>> {
+  await database.pool.query("select pg_stat_force_next_flush()");
+  const { rows } = await database.pool.query<{ name: string; scans: bigint }>(
+    `select s.relname as name, coalesce(s.seq_scan, 0) + coalesce(s.idx_scan, 0) as scans
+     from pg_stat_user_tables s where s.schemaname = 'holdfast_audit' order by s.relid`,
+  );
+  return new Map(rows.map(({ name, scans: count }) => [name, count]));
+}
+
+/** The partitions that an action has looked into, however often. */
+async function looked(action: () => Promise<unknown>): Promise<string[]> {
+  const before = await scans();
+  await action();
+  return [...(await scans())].filter(([name, count]) => count !== before.get(name)).map(([name]) => name);
+}
+
+/** So often that a connection ends up with the plan that it keeps. */
+async function often(action: (n: number) => Promise<unknown>): Promise<void> {
+  for (let n = 0; n < 8; n += 1) await action(n);
+}
+
+const everything = {
+  startTime: undefined,
+  endTime: undefined,
+  kind: undefined,
+  actor: undefined,
+  authorization: undefined,
+  customerId: undefined,
+  billingPeriod: undefined,
+  purpose: undefined,
+  vaultKeyId: undefined,
+  disposition: undefined,
+  traceId: undefined,
+};
+const micros = (text: string): bigint => BigInt(Date.parse(text)) * 1000n;
+
+describe("what grants and settles looks into no partition", () => {
+  test("a grant and a commit", async () => {
+    const one = async (n: number) => {
+      const row = await granting.grant({ customerId: `plan${n}` });
+      await granting.commit(row, { vendorReference: `pi_${n}` });
+    };
+    expect(await looked(() => often(one))).toEqual([]);
+  });
+
+  test("a denial and a refusal look into the one of now, for what they fold into", async () => {
+    const denied = () => granting.authorize(asks({ customerId: "denied", amount: usd(2_000_000) }));
+    expect(await looked(() => often(denied))).toEqual([part(partitions)]);
+    const row = await granting.grant({ customerId: "refused" });
+    await granting.commit(row, { vendorReference: "pi_refused" });
+    const refused = () =>
+      database.pool.query("select * from holdfast.report_unknown($1, $2, $3, 'vault_key', 'main', '', $4)", [
+        granting.workspace,
+        row.spendKey,
+        row.generation,
+        "f".repeat(32),
+      ]);
+    expect(await looked(() => often(refused))).toEqual([part(partitions)]);
+  });
+
+  test("so does what makes events of them", async () => {
+    const looks = await looked(async () => {
+      for (let n = 0; n < 8; n += 1) {
+        await granting.authorize(asks({ customerId: "unfolded", amount: usd(2_000_000) }));
+        await granting.authorize(asks({ customerId: "unfolded", amount: usd(2_000_000) }));
+        await clock.advance(5_000);
+        expect(await unfoldAudit(database.pool, granting.workspace, 100)).toBeGreaterThan(0);
+      }
+    });
+    expect(looks).toEqual([part(partitions)]);
+  });
+});
+
+describe("a reader goes from one partition to the next", () => {
+  const list = (query: Partial<Parameters<typeof listAuditEvents>[2]>) =>
+    listAuditEvents(database.pool, "default", {
+      filter: everything,
+      newestFirst: false,
+      after: undefined,
+      limit: 50,
+      ...query,
+    });
+
+  test.each([
+    ["the first page", {}, [0]],
+    ["a page deep in it", { after: { xid: "155", n: 3 } }, [15]],
+    ["a page across an edge", { after: { xid: "159", n: 80 } }, [15, 16]],
+    ["a page at the end", { after: { xid: "199", n: 80 } }, [19, 20]],
+    ["newest first, deep", { after: { xid: "55", n: 70 }, newestFirst: true }, [5]],
+    ["newest first, from the end", { newestFirst: true, limit: 5 }, [19, 20]],
+    ["from an instant on", { filter: { ...everything, startTime: micros("2026-01-12T00:00:00Z") } }, [15]],
+  ] as const)("%s", async (_what, query, expected) => {
+    const looks = await looked(() => often(() => list(query)));
+    // The one without an end may be asked too, where everything up to the end is.
+    expect(looks.filter((name) => Number(name.slice(7)) <= partitions * 10)).toEqual(expected.map(part));
+  });
+
+  test("and so does whoever waits for news", async () => {
+    const looks = await looked(() => often(() => readAuditHead(database.pool, granting.workspace)));
+    expect(looks.filter((name) => Number(name.slice(7)) <= partitions * 10)).toEqual([part(partitions)]);
+  });
+
+  test("only the story of a spend, which may be of any time, asks the index of each", async () => {
+    const story = (after?: { xid: string; n: number }) =>
+      listAuditEventsOfSpend(database.pool, "default", { spendKey: "key7", after, limit: 50 });
+    expect(await story()).toHaveLength(1);
+    expect((await looked(() => often(() => story()))).length).toBeGreaterThanOrEqual(partitions);
+    expect((await looked(() => story({ xid: "180", n: 0 }))).filter((name) => Number(name.slice(7)) < 180)).toEqual([]);
+  });
+});
+
+interface Plan {
+  readonly "Relation Name"?: string;
+  readonly "Actual Rows": number;
+  readonly "Rows Removed by Filter"?: number;
+  readonly Plans?: readonly Plan[];
+}
+
+function readBy(plan: Plan | undefined): number {
+  if (plan === undefined) return 0;
+  const isOfAudit = /^events_\d+$/.test(plan["Relation Name"] ?? "");
+  const own = isOfAudit ? plan["Actual Rows"] + (plan["Rows Removed by Filter"] ?? 0) : 0;
+  return (plan.Plans ?? []).reduce((sum, one) => sum + readBy(one), own);
+}
 
 /** How many events a page deep in the audit reads, with the plan that a connection ends up with. */
 async function eventsRead(name: string, position: string, limit: string): Promise<number> {
@@ -33,20 +204,6 @@ async function eventsRead(name: string, position: string, limit: string): Promis
   } finally {
     client.release();
   }
-}
-
-interface Plan {
-  readonly "Relation Name"?: string;
-  readonly "Actual Rows": number;
-  readonly "Rows Removed by Filter"?: number;
-  readonly Plans?: readonly Plan[];
-}
-
-function readBy(plan: Plan | undefined): number {
-  if (plan === undefined) return 0;
-  const own =
-    plan["Relation Name"] === "audit_events" ? plan["Actual Rows"] + (plan["Rows Removed by Filter"] ?? 0) : 0;
-  return (plan.Plans ?? []).reduce((sum, one) => sum + readBy(one), own);
 }
 
 test.each([

@@ -50,8 +50,13 @@ function withoutCitus(): string {
 
 /** What only the coordinator can do, or nobody needs any more. */
 const staysThere = [
+  "audit_partition_name",
+  "create_audit_partition",
   "current_timeline",
+  "detach_audit",
+  "extend_audit",
   "instance_problem",
+  "measure_audit",
   "recover",
   "refuse_audit_change",
   "register_instance",
@@ -107,7 +112,18 @@ describe("deploy/citus/distribute.sql", () => {
        where c.relnamespace = 'holdfast'::regnamespace and not t.tgisinternal`,
     );
     expect(triggers).toEqual(["audit_events_append_only on holdfast.audit_events"]);
-    for (const one of triggers) expect(script).toContain(`drop trigger if exists ${one};`);
+    await client.query("begin");
+    await client.query(withoutCitus().replaceAll(/^(?:begin|commit);$/gm, ""));
+    expect(
+      await column(
+        `select t.tgrelid::regclass::text from pg_trigger t join pg_class c on c.oid = t.tgrelid
+         where c.relnamespace::regnamespace::text like 'holdfast%' and not t.tgisinternal`,
+      ),
+    ).toEqual([]);
+    // Nothing is known of partitions any more, so nobody makes or detaches one.
+    expect(await column("select coalesce(holdfast.extend_audit(), 'nothing')")).toEqual(["nothing"]);
+    expect(await column("select from_xid::text from holdfast.audit_partitions")).toEqual([]);
+    await client.query("rollback");
   });
 
   test("runs twice on a database that keeps the rules of Citus, in its order", async () => {
@@ -116,7 +132,12 @@ describe("deploy/citus/distribute.sql", () => {
     const whole = await column(
       "select logicalrelid::text from pg_dist_partition where distribution is null order by 1",
     );
-    expect(whole).toEqual(["holdfast.instance", "holdfast.migrations", "holdfast.vendor_accounts"]);
+    expect(whole).toEqual([
+      "holdfast.audit_partitions",
+      "holdfast.instance",
+      "holdfast.migrations",
+      "holdfast.vendor_accounts",
+    ]);
     // What the servers call of one workspace is sent to its node; what those call is there, and is sent nowhere.
     const sent = await column(
       "select p.proname from pg_dist_function f join pg_proc p on p.oid = f.function where f.argument = 'p_workspace'",

@@ -23,10 +23,12 @@ const ofEveryWorkspace: Readonly<Record<string, string>> = {
   read_headroom_figures: "a metric of every workspace",
   count_caps_per_customer: "a metric of all of them",
   read_lease_figures: "a metric of every workspace",
+  list_audit_partitions: "partitions have events of all of them; an operator asks",
 };
 
 /** Functions about all workspaces, which run on the coordinator. */
 const functionsOfEveryWorkspace: Readonly<Record<string, string>> = {
+  detach_audit: "tells each workspace; it binds all but the list of them",
   recover: "takes a whole database into use; it binds all but the list of workspaces",
   register_instance: "asks whether anything was ever granted",
 };

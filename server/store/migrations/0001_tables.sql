@@ -499,7 +499,9 @@ create table holdfast.billing_leases (
   constraint billing_leases_token_check check (fencing_token >= 0)
 );
 
--- Append-only. The position (xid, n) is safe to page by: a reader that stops at pg_snapshot_xmin misses nothing.
+-- Append-only. The position (xid, n) is safe to page by: a reader that stops at pg_snapshot_xmin misses nothing. It is
+-- partitioned by position, which grows with time: so a partition that no running transaction can reach any more never
+-- changes again, and readers, who go by position too, go from one partition to the next.
 create table holdfast.audit_events (
   workspace_id text not null,
   xid xid8 not null,
@@ -531,7 +533,7 @@ create table holdfast.audit_events (
   constraint audit_events_actor_check check (
     actor_kind in ('vault_key', 'operator', 'server') and length(actor_id) <= 128
   )
-);
+) partition by range (xid);
 
 create index audit_events_spend_idx on holdfast.audit_events (workspace_id, spend_key) where spend_key is not null;
 
@@ -542,7 +544,21 @@ alter table holdfast.holds alter column workspace_id set (n_distinct = 1);
 alter table holdfast.counters alter column workspace_id set (n_distinct = 1);
 alter table holdfast.caps alter column workspace_id set (n_distinct = 1);
 alter table holdfast.vendor_charges alter column workspace_id set (n_distinct = 1);
-alter table holdfast.audit_events alter column workspace_id set (n_distinct = 1);
+alter table holdfast.audit_events alter column workspace_id set (n_distinct = 1, n_distinct_inherited = 1);
+
+-- The first of so many numbers for events of this transaction, which are all its own. They are counted in a setting that
+-- ends with the transaction, and goes back with a savepoint as the events do: to look for the last one among the events
+-- would open every partition there is, in each batch.
+create function holdfast.take_audit_numbers(p_count integer) returns integer
+language plpgsql volatile
+as $$
+declare
+  v_first integer := coalesce(nullif(current_setting('holdfast.audit_numbers', true), ''), '0')::integer;
+begin
+  perform set_config('holdfast.audit_numbers', (v_first + p_count)::text, true);
+  return v_first;
+end
+$$;
 
 -- Appends one event with the next free position of this transaction.
 create function holdfast.append_audit(
@@ -552,16 +568,14 @@ create function holdfast.append_audit(
 ) returns void
 language plpgsql volatile
 as $$
+declare
+  v_n integer := holdfast.take_audit_numbers(1);
 begin
   insert into holdfast.audit_events (
     workspace_id, xid, n, event_time, kind, actor_kind, actor_id, spend_key, generation, customer_id, billing_period,
     purpose, attempt_id, currency, amount_micros, disposition, reason, trace_id, detail, vault_key_id, fold, count
   )
-  select p_workspace, pg_current_xact_id(),
-    coalesce((
-      select max(e.n) + 1 from holdfast.audit_events e
-      where e.workspace_id = p_workspace and e.xid = pg_current_xact_id()
-    ), 0),
+  select p_workspace, pg_current_xact_id(), v_n,
     p_time, p_kind, p_actor_kind, p_actor_id, p_authorization.spend_key, p_authorization.generation,
     p_authorization.customer_id, p_authorization.billing_period, p_authorization.purpose, p_authorization.attempt_id,
     p_authorization.currency, p_authorization.amount_micros, p_disposition, p_reason, p_trace_id, p_detail,

@@ -61,6 +61,7 @@ declare
   h_key text[] := '{}'; h_generation integer[] := '{}'; h_counter integer[] := '{}'; h_amount bigint[] := '{}';
   -- What caps in the shadow would have denied of what was granted, and what a rehearsed spend would take.
   e_ord integer[] := '{}'; e_rule text[] := '{}'; e_detail jsonb[] := '{}';
+  v_n integer;
   d_draws jsonb[] := '{}';
   -- What folds identical denials and refusals, and for how many each event stands: 0 where there is none of it now.
   d_folds bytea[];
@@ -588,15 +589,13 @@ begin
     from unnest(v_requests) as x;
     select array_agg(f.count order by f.ord) into d_counts from holdfast.fold_events(p_workspace, v_now, d_folds) f;
   end if;
+  v_n := holdfast.take_audit_numbers(cardinality(d_key) + cardinality(e_ord));
   insert into holdfast.audit_events (
     workspace_id, xid, n, event_time, kind, actor_kind, actor_id, spend_key, generation, customer_id, billing_period,
     purpose, attempt_id, currency, amount_micros, disposition, reason, trace_id, detail, vault_key_id, fold, count
   )
   select p_workspace, pg_current_xact_id(),
-    coalesce((
-      select max(e.n) + 1 from holdfast.audit_events e
-      where e.workspace_id = p_workspace and e.xid = pg_current_xact_id()
-    ), 0) + (row_number() over (order by x.ord, e.i nulls first))::integer - 1,
+    v_n + (row_number() over (order by x.ord, e.i nulls first))::integer - 1,
     v_now, case when e.i is null then d_kind[x.ord] else 'cap.shadow_exceeded' end, 'vault_key', x.vault_key_id,
     x.spend_key, d_generation[x.ord], x.customer_id, x.billing_period, x.purpose, x.attempt_id, x.currency,
     x.amount_micros, coalesce(d_disposition[x.ord], 'REFUSED'),
@@ -657,6 +656,7 @@ declare
   -- What is drawn, one row per request and cap; h_held is what the counter then holds.
   h_ord integer[]; h_counter integer[]; h_take bigint[]; h_held numeric[];
   v_fits boolean;
+  v_n integer;
 begin
   if exists (
     select from unnest(p_requests) as x
@@ -753,15 +753,13 @@ begin
         on k.i = h.i;
   end if;
 
+  v_n := holdfast.take_audit_numbers(cardinality(p_requests));
   insert into holdfast.audit_events (
     workspace_id, xid, n, event_time, kind, actor_kind, actor_id, spend_key, generation, customer_id, billing_period,
     purpose, attempt_id, currency, amount_micros, disposition, trace_id, detail, vault_key_id
   )
   select p_workspace, pg_current_xact_id(),
-    coalesce((
-      select max(e.n) + 1 from holdfast.audit_events e
-      where e.workspace_id = p_workspace and e.xid = pg_current_xact_id()
-    ), 0) + x.ord - 1,
+    v_n + x.ord - 1,
     p_now, 'spend.granted', 'vault_key', x.vault_key_id, x.spend_key, 1, x.customer_id, x.billing_period, x.purpose,
     x.attempt_id, x.currency, x.amount_micros, 'GRANTED', x.trace_id,
     jsonb_build_object('caps', coalesce(f.figures, '[]'))

@@ -479,6 +479,7 @@ as $$
 declare
   v_states text[];
   v_rows holdfast.authorizations[];
+  v_n integer;
 begin
   if exists (select from unnest(p_requests) as x where x.actor_kind <> 'vault_key' or x.resolution is not null)
     or (select count(distinct (x.spend_key, x.generation)) from unnest(p_requests) as x) < cardinality(p_requests)
@@ -540,15 +541,13 @@ begin
       held_micros = n.held_micros - excluded.held_micros, committed_micros = n.committed_micros + excluded.committed_micros,
       held_count = n.held_count - excluded.held_count, committed_count = n.committed_count + excluded.committed_count;
 
+  v_n := holdfast.take_audit_numbers(cardinality(p_requests));
   insert into holdfast.audit_events (
     workspace_id, xid, n, event_time, kind, actor_kind, actor_id, spend_key, generation, customer_id, billing_period,
     purpose, attempt_id, currency, amount_micros, trace_id, detail, vault_key_id
   )
   select p_workspace, pg_current_xact_id(),
-    coalesce((
-      select max(e.n) + 1 from holdfast.audit_events e
-      where e.workspace_id = p_workspace and e.xid = pg_current_xact_id()
-    ), 0) + x.ord - 1,
+    v_n + x.ord - 1,
     p_now, 'spend.committed', x.actor_kind, x.actor_id, t.spend_key, t.generation, t.customer_id, t.billing_period,
     t.purpose, t.attempt_id, t.currency, t.amount_micros, x.trace_id,
     jsonb_build_object(

@@ -1,5 +1,6 @@
 -- The audit grows and never changes. No trigger of the hot path: nothing here inserts. It fires whoever it is, the owner
--- and a session with session_replication_role = replica included, until somebody disables it.
+-- and a session with session_replication_role = replica included, until somebody disables it. It hangs on the whole and
+-- on each partition, since a statement may name either.
 create function holdfast.refuse_audit_change() returns trigger
 language plpgsql
 as $$
@@ -34,6 +35,12 @@ create function holdfast.fold_of(p_identity jsonb) returns bytea
 language sql immutable parallel safe
 as $$ select sha256(convert_to(p_identity::text, 'UTF8')) $$;
 
+-- What an event of the second before cannot be older than: no database has a hundred thousand transactions that write in a
+-- second; and if one had, there would be one event more. It keeps folding to the latest partitions.
+create function holdfast.recent_xid(p_xid xid8) returns xid8
+language sql immutable parallel safe
+as $$ select greatest(p_xid::text::numeric - 100000, 0)::text::xid8 $$;
+
 -- For how many each of the events is to stand, by its place: 0 where an earlier one of the same fold stands for it, here
 -- or within the second before. Null where it does not fold.
 create function holdfast.fold_events(p_workspace text, p_now timestamptz, p_folds bytea[])
@@ -41,6 +48,9 @@ returns table (ord integer, count bigint)
 language plpgsql volatile
 as $$
 #variable_conflict use_column
+declare
+  v_since xid8 := holdfast.recent_xid(pg_current_xact_id());
+  v_until xid8 := greatest(pg_current_xact_id(), pg_snapshot_xmax(pg_current_snapshot()));
 begin
   return query
     with given as materialized (
@@ -50,7 +60,7 @@ begin
     ), known as materialized (
       select g.fold, g.count, exists (
           select from holdfast.audit_events e
-          where e.workspace_id = p_workspace and e.fold = g.fold
+          where e.workspace_id = p_workspace and e.fold = g.fold and e.xid >= v_since and e.xid <= v_until
             and e.event_time > p_now - interval '1 second' and e.event_time < p_now + interval '1 second'
         ) as is_known
       from given g
@@ -93,6 +103,8 @@ as $$
 declare
   v_now timestamptz := holdfast.clock();
   v_rows integer := 0;
+  v_n integer;
+  v_since xid8; v_until xid8;
   r record;
 begin
   for r in
@@ -106,25 +118,24 @@ begin
     ), gone as (
       delete from holdfast.audit_folds f using taken t
       where f.workspace_id = p_workspace and f.fold = t.fold and f.xid = t.xid
-      returning f.fold, f.fold_time, f.count
+      returning f.fold, f.xid, f.fold_time, f.count
     )
-    select g.fold, sum(g.count)::bigint as count, min(g.fold_time) as first_time, max(g.fold_time) as last_time,
+    select g.fold, min(g.xid) as xid, sum(g.count)::bigint as count, min(g.fold_time) as first_time, max(g.fold_time) as last_time,
       count(*)::integer as rows
     from gone g
     group by g.fold
     order by g.fold
   loop
     v_rows := v_rows + r.rows;
+    v_n := holdfast.take_audit_numbers(1);
+    v_since := holdfast.recent_xid(r.xid);
+    -- Not before: whoever folded may have been seen only by the statement above.
+    v_until := greatest(pg_current_xact_id(), pg_snapshot_xmax(pg_current_snapshot()));
     insert into holdfast.audit_events (
       workspace_id, xid, n, event_time, kind, actor_kind, actor_id, spend_key, generation, customer_id, billing_period,
       purpose, currency, amount_micros, disposition, reason, detail, vault_key_id, fold, count
     )
-    select p_workspace, pg_current_xact_id(),
-      coalesce((
-        select max(o.n) + 1 from holdfast.audit_events o
-        where o.workspace_id = p_workspace and o.xid = pg_current_xact_id()
-      ), 0),
-      r.last_time, e.kind, e.actor_kind, e.actor_id, e.spend_key, e.generation, e.customer_id, e.billing_period,
+    select p_workspace, pg_current_xact_id(), v_n, r.last_time, e.kind, e.actor_kind, e.actor_id, e.spend_key, e.generation, e.customer_id, e.billing_period,
       e.purpose, e.currency, e.amount_micros, e.disposition, e.reason,
       e.detail || jsonb_build_object(
         'first_time', to_char(r.first_time at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
@@ -132,7 +143,7 @@ begin
       e.vault_key_id, e.fold, r.count
     from (
       select o.* from holdfast.audit_events o
-      where o.workspace_id = p_workspace and o.fold = r.fold
+      where o.workspace_id = p_workspace and o.fold = r.fold and o.xid >= v_since and o.xid <= v_until
       order by o.event_time desc
       limit 1
     ) e;

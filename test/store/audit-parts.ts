@@ -1,0 +1,38 @@
+import type pg from "pg";
+import { inTransaction } from "../../server/store/postgres.ts";
+
+/**
+ * Lets the partition that events go into end after so many more transactions of the cluster, which other tests share. The
+ * one without an end follows it.
+ */
+export async function endAudit(pool: pg.Pool, transactions: number): Promise<void> {
+  await inTransaction(pool, async (client) => {
+    await client.query("lock table holdfast.audit_events in access exclusive mode");
+    const { rows } = await client.query<{ from: string; table: string; width: bigint; later: boolean }>(
+      `select p.from_xid::text as from, 'holdfast_audit.' || holdfast.audit_partition_name(p.from_xid) as table,
+         p.width, p.from_xid > pg_current_xact_id() as later
+       from holdfast.audit_partitions p where p.detach_time is null order by p.from_xid`,
+    );
+    const last = rows.at(-1);
+    for (const { table, from } of rows.filter(({ later }) => later)) {
+      await client.query(`drop table ${table}`);
+      await client.query("delete from holdfast.audit_partitions where from_xid::text = $1", [from]);
+    }
+    const current = rows.findLast(({ later }) => !later);
+    if (current === undefined || last === undefined) throw new Error("there is no partition for now");
+    const { rows: ends } = await client.query<{ to: string }>(
+      "select (pg_snapshot_xmax(pg_current_snapshot())::text::bigint + $1::bigint)::text as to",
+      [transactions],
+    );
+    const to = ends[0]?.to ?? "";
+    await client.query(`alter table holdfast.audit_events detach partition ${current.table}`);
+    await client.query(
+      `alter table holdfast.audit_events attach partition ${current.table} for values from ('${current.from}') to ('${to}')`,
+    );
+    await client.query("update holdfast.audit_partitions set to_xid = $1::text::xid8 where from_xid::text = $2", [
+      to,
+      current.from,
+    ]);
+    await client.query("select holdfast.create_audit_partition($1::text::xid8, null, $2)", [to, last.width]);
+  });
+}
