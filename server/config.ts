@@ -29,6 +29,8 @@ export interface Config {
   readonly sweepIntervalMs: number;
   /** How long the vendors' answers to the proxy's requests are kept, encrypted. */
   readonly proxyAnswerDays: number;
+  /** How old an event is at least before `audit detach` takes it out of the audit. */
+  readonly auditRetentionDays: number;
   /** False behind PgBouncer in transaction mode: no named statements and no session settings. */
   readonly preparedStatements: boolean;
   /** A replaced `holdfast.clock()` is accepted only where the money is not real. */
@@ -112,6 +114,7 @@ export function readConfig(env: Environment, args: readonly string[]): Config {
     queueMax: settings.integer("HOLDFAST_QUEUE_MAX", { fallback: 10_000, min: 1, max: 1_000_000 }),
     sweepIntervalMs: settings.integer("HOLDFAST_SWEEP_INTERVAL_MS", { fallback: 5000, min: 100, max: 3_600_000 }),
     proxyAnswerDays: settings.integer("HOLDFAST_PROXY_ANSWER_DAYS", { fallback: 30, min: 1, max: 3650 }),
+    auditRetentionDays: settings.integer("HOLDFAST_AUDIT_RETENTION_DAYS", { fallback: 400, min: 31, max: 36_500 }),
     preparedStatements: settings.oneOf("HOLDFAST_PREPARED_STATEMENTS", ["true", "false"], "true") === "true",
     alteredClock: settings.oneOf("HOLDFAST_ALTERED_CLOCK", ["refused", "allowed"], "refused"),
     ...(otlpEndpoint === undefined ? {} : { otlpEndpoint }),

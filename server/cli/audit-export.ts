@@ -3,6 +3,7 @@ import { type AuditEvent, AuditEventSchema } from "@holdfast/api/holdfast/v1/aud
 import type { Command } from "commander";
 import { choice } from "./arguments.ts";
 import { csvHeader, csvOf } from "./audit-csv.ts";
+import { noteDetached } from "./audit-event.ts";
 import { type AuditFilterFlags, auditFilterOf, type AuditFilterRequest, withAuditFilter } from "./audit-filter.ts";
 import type { CommandContext } from "./command.ts";
 import { CommandError } from "./exit-codes.ts";
@@ -63,7 +64,10 @@ async function exportAudit(context: CommandContext, flags: ExportFlags): Promise
       pageToken = page.resumeToken;
       await sink.stand({ resume_token: pageToken, events });
       context.progress(progressText(events - before, performance.now() - beganMs));
-      if (page.nextPageToken === "") return;
+      if (page.nextPageToken !== "") continue;
+      // What goes on with a file has the events before it from then.
+      if (flags.resume !== true) noteDetached(context, filter, page.detachedUntilTime);
+      return;
     }
   } finally {
     await sink.close();

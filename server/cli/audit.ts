@@ -1,3 +1,4 @@
+import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { AuditEvent } from "@holdfast/api/holdfast/v1/audit_pb";
 import type { Command } from "commander";
@@ -5,7 +6,8 @@ import { parseCount } from "./arguments.ts";
 import { exportCommand } from "./audit-export.ts";
 import { type AuditFilterFlags, auditFilterOf, type AuditFilterRequest, withAuditFilter } from "./audit-filter.ts";
 import { type CommandContext, listPages } from "./command.ts";
-import { printEvent } from "./audit-event.ts";
+import { noteDetached, printEvent } from "./audit-event.ts";
+import { partitionCommands } from "./audit-partitions.ts";
 
 interface TailFlags extends AuditFilterFlags {
   readonly limit: number;
@@ -22,6 +24,7 @@ export function auditCommands(program: Command, context: CommandContext): void {
       .option("--follow", "go on with what is added"),
   ).action((flags: TailFlags) => tail(context, flags));
   exportCommand(audit, context);
+  partitionCommands(audit, context);
 }
 
 async function tail(context: CommandContext, flags: TailFlags): Promise<void> {
@@ -30,10 +33,14 @@ async function tail(context: CommandContext, flags: TailFlags): Promise<void> {
   const filter = auditFilterOf(flags);
   // Where the audit stands now comes first: what is added while the last events are read is not lost.
   const stands = flags.follow === true ? await standsAt(context, filter) : "";
+  let detachedUntil: Timestamp | undefined;
   const { rows } = await listPages(flags.limit, async (page) => {
     const answer = await admin.listAuditEvents({ ...filter, ...page, newestFirst: true });
+    detachedUntil = answer.detachedUntilTime;
     return { rows: answer.auditEvents, nextPageToken: answer.nextPageToken };
   });
+  // Where there are as many as were asked for, none is missed.
+  if (rows.length < flags.limit) noteDetached(context, filter, detachedUntil);
   const last = rows.toReversed();
   for (const event of last) printEvent(output, event);
   if (flags.follow !== true) return;

@@ -16,6 +16,8 @@ export interface CommandContext {
   readonly signal: AbortSignal | undefined;
   /** Writes to standard output as it is, and waits until that is taken. */
   readonly write: (text: string) => Promise<void>;
+  /** Says beside the answer what belongs to it, on standard error. */
+  readonly note: (text: string) => void;
   /** Says on a terminal how far it is; nothing elsewhere. */
   readonly progress: (text: string) => void;
 }

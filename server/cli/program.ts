@@ -134,6 +134,7 @@ function contextOf(program: Command, line: CommandLine, opened: (connection: Con
         else line.out.once("drain", resolve);
       });
     },
+    note: (text) => void line.err.write(`${plain(text)}\n`),
     progress: (text) => {
       if (line.err.isTTY === true) line.err.write(`${plain(text)}\n`);
     },

@@ -7,11 +7,11 @@ import {
 } from "@holdfast/api/holdfast/v1/spend_story_pb";
 import type { Command } from "commander";
 import { resourceName } from "./arguments.ts";
-import { printEvent } from "./audit-event.ts";
+import { detachedText, printEvent } from "./audit-event.ts";
 import type { CommandContext } from "./command.ts";
 import { printContradiction } from "./contradictions.ts";
 import { CommandError } from "./exit-codes.ts";
-import { moneyText, type Output, printFields, printJson, printTable, timeText, wordOf } from "./output.ts";
+import { moneyText, type Output, printFields, printJson, printTable, printText, timeText, wordOf } from "./output.ts";
 
 interface StoryFlags {
   readonly customer?: string;
@@ -73,6 +73,10 @@ function printStory(output: Output, story: GetSpendStoryResponse): void {
   }
   for (const contradiction of contradictions) {
     printContradiction(output, contradiction);
+    output.line("");
+  }
+  if (story.detachedUntilTime !== undefined) {
+    printText(output, detachedText(story.detachedUntilTime));
     output.line("");
   }
   for (const event of auditEvents) printEvent(output, event);

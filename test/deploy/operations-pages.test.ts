@@ -27,6 +27,7 @@ const order = [
   "key-rotation",
   "kill-switch-drill",
   "in-doubt",
+  "audit-growth",
   "scaling",
   "failover",
   "restore",
@@ -162,6 +163,7 @@ test.skipIf(missing.length > 0)(
     expect(install).toContain("serves");
     expect(upgrade).toContain("migrate: nothing to do");
     expect(printed["kill-switch-drill"]).toMatch(/GRANTED[\s\S]*DENIED[\s\S]*GRANTED[\s\S]*kill_switch\.released/);
+    expect(printed["audit-growth"]).toMatch(/events_0[\s\S]*Nothing is wholly before 2025-01/);
     expect(printed["failover"]).toContain("recover: nothing to do");
     expect(restore).toMatch(/recover: nothing to do[\s\S]*recover: done \(asked for with --restored\)/);
   },

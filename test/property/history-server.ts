@@ -78,6 +78,7 @@ async function startReplica(connection: pg.ClientConfig, dataFolder: string): Pr
     // Never by itself: a history says when holds expire.
     sweepIntervalMs: hour,
     proxyAnswerDays: 30,
+    auditRetentionDays: 400,
     preparedStatements: true,
     alteredClock: "allowed",
     metricIntervalMs: hour,

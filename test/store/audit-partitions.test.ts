@@ -8,7 +8,7 @@ import {
 import { replaceClock, type TestClock } from "../support/clock.ts";
 import { asks, type Granting, openGranting, usd } from "../support/granting.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
-import { endAudit } from "./audit-parts.ts";
+import { endAudit, whenOver } from "./audit-parts.ts";
 
 let database: TestDatabase;
 let clock: TestClock;
@@ -175,6 +175,7 @@ describe("the figures of a partition", () => {
     } finally {
       running.release();
     }
+    await whenOver(database.pool);
     for (let rounds = 0; (await listAuditPartitions(database.pool))[0]?.isMeasured !== true; rounds += 1) {
       expect(rounds).toBeLessThan(1000);
       await Promise.all([measureAudit(database.pool, 1), measureAudit(database.pool, 1)]);
@@ -193,7 +194,7 @@ describe("the figures of a partition", () => {
 describe("the upkeep", () => {
   test("tells of what fails once, and of every new partition", async () => {
     const told: string[] = [];
-    const keep = createAuditUpkeep((result, error) => told.push(result ?? String((error as Error).message)));
+    const keep = createAuditUpkeep((result, error) => told.push(result ?? (error as Error).message));
     const broken = { query: () => Promise.reject(new Error("gone")) };
     await keep(database.pool);
     await keep(broken);

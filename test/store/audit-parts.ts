@@ -1,3 +1,4 @@
+import { setTimeout as delay } from "node:timers/promises";
 import type pg from "pg";
 import { inTransaction } from "../../server/store/postgres.ts";
 
@@ -35,4 +36,18 @@ export async function endAudit(pool: pg.Pool, transactions: number): Promise<voi
     ]);
     await client.query("select holdfast.create_audit_partition($1::text::xid8, null, $2)", [to, last.width]);
   });
+}
+
+/** Resolves once nothing can be added to what has ended: other tests hold transactions of the same cluster open. */
+export async function whenOver(pool: pg.Pool): Promise<void> {
+  for (;;) {
+    const { rows } = await pool.query<{ over: boolean }>(
+      `select not exists (
+         select from holdfast.audit_partitions p
+         where p.to_xid <= pg_snapshot_xmax(pg_current_snapshot()) and p.to_xid > pg_snapshot_xmin(pg_current_snapshot())
+       ) as over`,
+    );
+    if (rows[0]?.over === true) return;
+    await delay(20);
+  }
 }

@@ -9,9 +9,13 @@ import pg from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type App, startApp } from "../../server/app.ts";
 import { readConfig } from "../../server/config.ts";
+import { openAuditKeeper } from "../../server/store/audit-detach.ts";
+import { extendAudit, listAuditPartitions } from "../../server/store/audit-partitions.ts";
 import { recover } from "../../server/store/instance.ts";
 import { migrate } from "../../server/store/migrate.ts";
+import { createPool } from "../../server/store/postgres.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
+import { endAudit } from "./audit-parts.ts";
 
 const page = await readFile(new URL("../../docs/operations/database-role.md", import.meta.url), "utf8");
 const [setUp = "", look = ""] = [...page.matchAll(/^```sql\n([\s\S]*?)^```$/gm)].map(([, body]) => body);
@@ -73,6 +77,39 @@ describe("the events of the audit", () => {
 
   test.each(changes)("and for the server's role, which has no right to: %s", async (statement) => {
     expect(await as(connection, [statement])).toBe("42501");
+  });
+
+  test("stay as they are in a partition too, of which that role has no right", async () => {
+    const { rows } = await server.database.pool.query<{ part: string }>(
+      "select i.inhrelid::regclass::text as part from pg_inherits i where i.inhparent = 'holdfast.audit_events'::regclass",
+    );
+    expect(rows.length).toBeGreaterThan(1);
+    for (const { part } of rows) {
+      for (const change of [`update ${part} set n = 7`, `delete from ${part}`, `truncate ${part}`]) {
+        expect(await as(server.database.connection, [change]), change).toBe("HF003");
+        expect(await as(connection, [change]), change).toBe("42501");
+      }
+      expect(await as(connection, [`select from ${part}`])).toBe("42501");
+      expect(await as(connection, [`alter table holdfast.audit_events detach partition ${part}`])).toBe("42501");
+    }
+  });
+
+  test("go on in new partitions that a server of that role makes, and has no right of either", async () => {
+    await endAudit(server.database.pool, 1);
+    const pool = createPool({ connection, max: 1 });
+    try {
+      expect(await extendAudit(pool)).toBe("EXTENDED");
+      const [last] = (await listAuditPartitions(pool)).slice(-1);
+      await server.vaultKey(`k${randomBytes(4).toString("hex")}`);
+      expect(await as(connection, [`delete from ${last?.table ?? ""}`])).toBe("42501");
+      expect(await as(connection, ["update holdfast.audit_partitions set detached_by = 'x'"])).toBe("42501");
+      const asked = { before: "2000-01-01T00:00:00Z", keepDays: 400, by: "nobody" };
+      const keeper = openAuditKeeper(connection);
+      await expect(keeper.detach(asked)).rejects.toMatchObject({ code: "42501" });
+      await keeper.close();
+    } finally {
+      await pool.end();
+    }
   });
 
   test.each([
