@@ -16,6 +16,7 @@ import {
   readReconciliationFigures,
   type ReconciliationFigures,
 } from "./store/figures.ts";
+import { readSnapshotFigures, type SnapshotFigures } from "./store/snapshot-figures.ts";
 import { attribute } from "./telemetry-attributes.ts";
 import { count, label, type Metric, metric } from "./telemetry-metrics.ts";
 
@@ -47,6 +48,7 @@ interface Observed {
   readonly reconciliation: readonly ReconciliationFigures[];
   readonly headroom: Headroom;
   readonly leases: readonly LeaseFigures[];
+  readonly snapshots: SnapshotFigures;
 }
 
 type Point = readonly [of: Metric, value: number, labels: Readonly<Record<string, string>>];
@@ -79,6 +81,7 @@ export function createObservation(options: ObservationOptions): MetricProducer {
         const observed = await within(observe(), waitMs);
         points.push(...reconciliationPoints(observed.reconciliation, seen));
         points.push(...headroomPoints(observed.headroom), ...leasePoints(observed.leases));
+        points.push(...snapshotPoints(observed.snapshots));
       } catch (error) {
         errors.push(error);
       }
@@ -89,12 +92,13 @@ export function createObservation(options: ObservationOptions): MetricProducer {
 
 async function read(database: Database, onError: (error: unknown) => void): Promise<Observed> {
   try {
-    // One after the other: who looks at figures may take one connection, not three.
+    // One after the other: who looks at figures may take one connection, not four.
     const reconciliation = await readReconciliationFigures(database);
     const headroom = await readHeadroom(database, capsMax);
     const leases = await readLeaseFigures(database);
+    const snapshots = await readSnapshotFigures(database);
     count(metric.observations, 1, { [attribute.outcome]: "ok" });
-    return { reconciliation, headroom, leases };
+    return { reconciliation, headroom, leases, snapshots };
   } catch (error) {
     count(metric.observations, 1, { [attribute.outcome]: "failed" });
     onError(error);
@@ -167,6 +171,14 @@ function leasePoints(rows: readonly LeaseFigures[]): Point[] {
       ],
     ),
   );
+}
+
+function snapshotPoints({ oldestAge, lag, hidden }: SnapshotFigures): Point[] {
+  return [
+    [metric.oldestTransactionAge, oldestAge, {}],
+    [metric.oldestSnapshotLag, lag, {}],
+    [metric.hiddenSessions, hidden, {}],
+  ];
 }
 
 function scopeOf(points: readonly Point[]): CollectionResult["resourceMetrics"]["scopeMetrics"][number] {

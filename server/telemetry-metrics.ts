@@ -197,6 +197,27 @@ export const metric = {
     description: "Connections that were released in a state their next user must not meet, and destroyed",
     labels: [attribute.poolMistake],
   },
+  oldestTransactionAge: {
+    kind: "gauge",
+    name: "holdfast.database.oldest_transaction_age",
+    unit: "s",
+    description: "How long the oldest transaction in the database has been open",
+    labels: [],
+  },
+  oldestSnapshotLag: {
+    kind: "gauge",
+    name: "holdfast.database.oldest_snapshot_lag",
+    unit: "{transaction}",
+    description: "How many transactions ago the oldest snapshot is from, for which rows that are no more are kept",
+    labels: [],
+  },
+  hiddenSessions: {
+    kind: "gauge",
+    name: "holdfast.database.hidden_sessions",
+    unit: "{session}",
+    description: "Sessions that the role of the server may not look at, so that the two before say nothing of them",
+    labels: [],
+  },
   rpcDuration: {
     kind: "histogram",
     name: METRIC_RPC_SERVER_CALL_DURATION,

@@ -14,11 +14,12 @@ import { extendAudit, listAuditPartitions } from "../../server/store/audit-parti
 import { recover } from "../../server/store/instance.ts";
 import { migrate } from "../../server/store/migrate.ts";
 import { createPool } from "../../server/store/postgres.ts";
+import { readSnapshotFigures } from "../../server/store/snapshot-figures.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 import { endAudit } from "./audit-parts.ts";
 
 const page = await readFile(new URL("../../docs/operations/database-role.md", import.meta.url), "utf8");
-const [setUp = "", look = ""] = [...page.matchAll(/^```sql\n([\s\S]*?)^```$/gm)].map(([, body]) => body);
+const [setUp = "", seeing = "", look = ""] = [...page.matchAll(/^```sql\n([\s\S]*?)^```$/gm)].map(([, body]) => body);
 /** Roles belong to the cluster, which other tests share. */
 const role = `holdfast_server_${randomBytes(6).toString("hex")}`;
 const named = (sql: string): string => sql.replaceAll("holdfast_server", role);
@@ -123,6 +124,23 @@ describe("the events of the audit", () => {
   ])("nor may that role take away what protects them: %s", async (statement) => {
     expect(await as(connection, [statement])).toBe("42501");
   });
+});
+
+test("that role sees what other sessions hold back once it may, and how many it does not see until then", async () => {
+  const pool = createPool({ connection, max: 1 });
+  const other = await server.database.pool.connect();
+  try {
+    await other.query("begin isolation level repeatable read; select 1");
+    expect((await readSnapshotFigures(pool)).hidden).toBeGreaterThan(0);
+    await server.database.pool.query(named(seeing));
+    const after = await readSnapshotFigures(pool);
+    expect(after.hidden).toBe(0);
+    expect(after.oldestAge).toBeGreaterThan(0);
+    await other.query("rollback");
+  } finally {
+    other.release();
+    await pool.end();
+  }
 });
 
 test("a server of that role starts, grants, settles and audits, and the page's look finds everything in order", async () => {

@@ -90,3 +90,13 @@ test.skipIf(missing)(`HoldfastDown fires two minutes after a server is gone, and
   expect(judge(series, "HoldfastDown", 9, [])).toBe("");
   expect(judge(series, "HoldfastDown", 14, labels)).toBe("");
 });
+
+test.skipIf(missing)(`HoldfastSnapshotTooOld fires for what is open for minutes, and for an old slot${skipped}`, () => {
+  const labels = of("HoldfastSnapshotTooOld", "warning", {});
+  const age = "holdfast_database_oldest_transaction_age";
+  const lag = "holdfast_database_oldest_snapshot_lag";
+  expect(judge({ [age]: "0+60x20", [lag]: "0x20" }, "HoldfastSnapshotTooOld", 4, [])).toBe("");
+  expect(judge({ [age]: "0+60x20", [lag]: "0x20" }, "HoldfastSnapshotTooOld", 10, labels)).toBe("");
+  expect(judge({ [age]: "0+5x20", [lag]: "0+200000x20" }, "HoldfastSnapshotTooOld", 10, labels)).toBe("");
+  expect(judge({ [age]: "0+5x20", [lag]: "0+9000x20" }, "HoldfastSnapshotTooOld", 20, [])).toBe("");
+});

@@ -35,7 +35,7 @@ const asked = [
 /** Made by Prometheus itself. */
 const own = new Set(["up"]);
 /** What stays as it was set. */
-const constant = new Set(["db_client_connection_max"]);
+const constant = new Set(["db_client_connection_max", "holdfast_database_hidden_sessions"]);
 const named = [...new Set(asked.flatMap(([, expr]) => metricsOf(expr)))].filter((name) => !own.has(name));
 
 let world: VendorWorld;
@@ -128,6 +128,15 @@ describe("what the dashboard and the alerts ask for", () => {
     expect(carried.value("holdfast_proxy_unrecorded_total")).toBe(1);
     const upstream = { http_request_method: "POST", http_response_status_code: "200" };
     expect(carried.value("http_client_request_duration_count", upstream)).toBe(2);
+
+    const reader = await pool.connect();
+    await reader.query("begin isolation level repeatable read; select 1");
+    await server.cap("meanwhile", "1");
+    const kept = await look();
+    expect(kept.value("holdfast_database_oldest_transaction_age")).toBeGreaterThan(0);
+    expect(kept.value("holdfast_database_oldest_snapshot_lag")).toBeGreaterThan(0);
+    await reader.query("rollback");
+    reader.release();
 
     // Two connections, both held up, and more who want one.
     const holder = await pool.connect();
