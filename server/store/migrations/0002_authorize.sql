@@ -167,11 +167,12 @@ begin
       select distinct t.generation, t.spend_key
       from unnest(v_requests) as x
       cross join lateral (
-        select t.generation, t.spend_key from holdfast.authorizations t
+        select t.generation, t.spend_key, t.state from holdfast.authorizations t
         where t.workspace_id = p_workspace and t.spend_key = x.spend_key and t.generation > 1
-          and t.state in ('HELD', 'IN_DOUBT')
         offset 0
       ) t
+      -- Not within, where it would offer the index of all that is open.
+      where t.state in ('HELD', 'IN_DOUBT')
       order by t.generation, t.spend_key
     ) x
     cross join lateral (
@@ -216,9 +217,8 @@ begin
       select h.cap_id, h.window_label, h.subject
       from unnest(v_requests) as x
       cross join lateral (
-        select t.spend_key, t.generation from holdfast.authorizations t
+        select t.spend_key, t.generation, t.state, t.settlement, t.vendor_reference from holdfast.authorizations t
         where t.workspace_id = p_workspace and t.spend_key = x.spend_key
-          and t.state in ('HELD', 'IN_DOUBT') and t.settlement = 'TWO_STEP' and t.vendor_reference is null
         offset 0
       ) t
       cross join lateral (
@@ -226,6 +226,7 @@ begin
         where h.workspace_id = p_workspace and h.spend_key = t.spend_key and h.generation = t.generation
         offset 0
       ) h
+      where t.state in ('HELD', 'IN_DOUBT') and t.settlement = 'TWO_STEP' and t.vendor_reference is null
       order by cap_id, label, subject
     ) m
     cross join lateral (

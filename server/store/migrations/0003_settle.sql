@@ -161,7 +161,21 @@ begin
   -- Not before: whoever held a counter may just have counted there what this batch settles.
   v_any_loose := exists (select from holdfast.contradiction_counts q where q.workspace_id = p_workspace);
 
-  if v_claims = cardinality(v_requests) and cardinality(v_references) = 0 and not v_any_loose then
+  v_loose := v_any_loose and exists (
+    select from unnest(v_requests) as x
+    cross join lateral (
+      select t.vendor from holdfast.authorizations t
+      where t.workspace_id = p_workspace and t.spend_key = x.spend_key and t.generation = x.generation
+      offset 0
+    ) t
+    cross join lateral (
+      select from holdfast.contradiction_counts q
+      where q.workspace_id = p_workspace and q.vendor = t.vendor and q.vendor_reference = x.vendor_reference
+      offset 0
+    ) q
+  );
+
+  if v_claims = cardinality(v_requests) and cardinality(v_references) = 0 and not v_loose then
     return query select c.* from holdfast.commit_all(p_workspace, v_now, v_requests) c;
     if found then
       return;
@@ -202,10 +216,14 @@ begin
     -- A charge that settles another authorization was counted there and is never counted twice.
     v_elsewhere := exists (
       select from holdfast.vendor_charges c
-      join holdfast.authorizations t on t.workspace_id = p_workspace and t.spend_key = c.spend_key
-        and t.generation = c.generation and t.state = 'COMMITTED' and t.vendor_reference = c.vendor_reference
+      cross join lateral (
+        select t.state, t.vendor_reference from holdfast.authorizations t
+        where t.workspace_id = p_workspace and t.spend_key = c.spend_key and t.generation = c.generation
+        offset 0
+      ) t
       where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_reference = r.vendor_reference
         and (c.spend_key, c.generation) <> (a.spend_key, a.generation)
+        and t.state = 'COMMITTED' and t.vendor_reference = c.vendor_reference
     );
 
     if a.state = 'VOIDED' then
@@ -282,10 +300,14 @@ begin
       if a.refund_of <> '' then
         select t.* into o
         from holdfast.vendor_charges c
-        join holdfast.authorizations t on t.workspace_id = p_workspace and t.spend_key = c.spend_key
-          and t.generation = c.generation and t.state = 'COMMITTED' and t.vendor_reference = c.vendor_reference
+        cross join lateral (
+          select t.* from holdfast.authorizations t
+          where t.workspace_id = p_workspace and t.spend_key = c.spend_key and t.generation = c.generation
+          offset 0
+        ) t
         where c.workspace_id = p_workspace and c.vendor = a.vendor and t.vendor_account = a.vendor_account
-          and c.vendor_reference = a.refund_of and (c.spend_key, c.generation) <> (a.spend_key, a.generation);
+          and c.vendor_reference = a.refund_of and (c.spend_key, c.generation) <> (a.spend_key, a.generation)
+          and t.state = 'COMMITTED' and t.vendor_reference = c.vendor_reference;
         if found and o.spend_key || '-' || o.generation <> all (v_locked) then
           -- Committed since the locks were chosen. To lock it now could wait for a batch that waits for this one.
           raise exception 'a refunded charge was committed meanwhile' using errcode = 'serialization_failure';
@@ -334,9 +356,13 @@ begin
     if v_kind is not null then
       select t.* into o
       from holdfast.vendor_charges c
-      join holdfast.authorizations t on t.workspace_id = p_workspace and t.spend_key = c.spend_key
-        and t.generation = c.generation and t.state = 'COMMITTED' and t.vendor_reference = c.vendor_reference
-      where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_reference = r.vendor_reference;
+      cross join lateral (
+        select t.* from holdfast.authorizations t
+        where t.workspace_id = p_workspace and t.spend_key = c.spend_key and t.generation = c.generation
+        offset 0
+      ) t
+      where c.workspace_id = p_workspace and c.vendor = a.vendor and c.vendor_reference = r.vendor_reference
+        and t.state = 'COMMITTED' and t.vendor_reference = c.vendor_reference;
       -- A counter counts in one currency. A spend that was charged in another one goes on counting as it was held.
       v_settled := case
         when o.committed_currency = a.currency then o.committed_micros
@@ -445,15 +471,14 @@ begin
       held_micros = n.held_micros - excluded.held_micros, committed_micros = n.committed_micros + excluded.committed_micros,
       held_count = n.held_count - excluded.held_count, committed_count = n.committed_count + excluded.committed_count;
 
-  -- After what the batch itself has committed, of which it may be a part.
-  update holdfast.counters n set
-      committed_micros = n.committed_micros - k.amount, committed_count = n.committed_count - k.spends
-    from (
-      select g.cap_id, g.label, g.subject, sum(g.amount) as amount, sum(g.spends) as spends
-      from unnest(g_cap, g_label, g_subject, g_amount, g_spends) as g (cap_id, label, subject, amount, spends)
-      group by g.cap_id, g.label, g.subject
-    ) k
-    where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.label and n.subject = k.subject;
+  -- After what the batch itself has committed, of which it may be a part. Again as an insert that conflicts.
+  insert into holdfast.counters as n (workspace_id, cap_id, window_label, subject, committed_micros, committed_count)
+    select p_workspace, g.cap_id, g.label, g.subject, sum(g.amount), sum(g.spends)
+    from unnest(g_cap, g_label, g_subject, g_amount, g_spends) as g (cap_id, label, subject, amount, spends)
+    group by g.cap_id, g.label, g.subject
+    on conflict (workspace_id, cap_id, window_label, subject) do update set
+      committed_micros = n.committed_micros - excluded.committed_micros,
+      committed_count = n.committed_count - excluded.committed_count;
 
   return query
     select d.ord::integer, d_error[d.ord], d_over[d.ord], d_left[d.ord], case when d_row[d.ord] is null then q.t else d_row[d.ord] end
@@ -509,16 +534,33 @@ begin
     offset 0
   ) t;
 
+  -- Every one conflicts, as of the counters below: an update of them all may be joined with every spend of the workspace,
+  -- and one update each costs three times as much. What is proposed keeps the rules of the table.
   with committed as (
-    update holdfast.authorizations t set
-        state = 'COMMITTED', committed_micros = x.amount_micros, committed_currency = x.currency,
-        vendor_reference = x.vendor_reference, commit_time = p_now, in_doubt_time = null, vendor_state = '',
-        follow_until_time = null
+    insert into holdfast.authorizations as n (
+      workspace_id, spend_key, generation, customer_id, billing_period, purpose, idempotency_key, vault_key_id, vendor,
+      vendor_account, endpoint, currency, amount_micros, held_micros, direction, refund_of, settlement, resend_safe_for,
+      attempt_id, told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time, latest_hold_expire_time,
+      state, committed_micros, committed_currency, vendor_reference, commit_time
+    )
+      select t.workspace_id, t.spend_key, t.generation, t.customer_id, t.billing_period, t.purpose, t.idempotency_key,
+        t.vault_key_id, t.vendor, t.vendor_account, t.endpoint, t.currency, t.amount_micros, t.held_micros, t.direction,
+        t.refund_of, t.settlement, t.resend_safe_for, t.attempt_id, t.told_may_have_been_sent, t.body_fingerprint,
+        t.grant_time, t.hold_expire_time, t.latest_hold_expire_time,
+        'COMMITTED', x.amount_micros, x.currency, x.vendor_reference, p_now
       from unnest(p_requests) as x
-      where t.workspace_id = p_workspace and t.spend_key = x.spend_key and t.generation = x.generation
-      returning x.ord, t::holdfast.authorizations as committed
+      cross join lateral (
+        select t.* from holdfast.authorizations t
+        where t.workspace_id = p_workspace and t.spend_key = x.spend_key and t.generation = x.generation
+        offset 0
+      ) t
+      on conflict (workspace_id, spend_key, generation) do update set
+        state = excluded.state, committed_micros = excluded.committed_micros,
+        committed_currency = excluded.committed_currency, vendor_reference = excluded.vendor_reference,
+        commit_time = excluded.commit_time, in_doubt_time = null, vendor_state = '', follow_until_time = null
+      returning n::holdfast.authorizations as committed
   )
-  select array_agg(c.committed order by c.ord) into v_rows from committed c;
+  select array_agg(c.committed) into v_rows from committed c;
 
   -- A cap counts in its own currency: a charge in another one keeps counting at the held amount.
   insert into holdfast.counters as n (
