@@ -160,7 +160,7 @@ describe("an auditor", () => {
         `select c.relname as name, (xpath('/row/h/text()', query_to_xml(format(
            'select md5(coalesce(string_agg(t::text, chr(10) order by t::text), '''')) as h from holdfast.%I t', c.relname),
            false, true, '')))[1]::text as text
-         from pg_class c where c.relnamespace = 'holdfast'::regnamespace and c.relkind = 'r' order by 1`,
+         from pg_class c where c.relnamespace = 'holdfast'::regnamespace and c.relkind in ('r', 'p') order by 1`,
       );
       return rows;
     };

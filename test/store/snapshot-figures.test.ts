@@ -59,35 +59,35 @@ test("a transaction that has only written holds back too, and one of another dat
 
 test("the servers' own sessions are ended when they leave a transaction open", async () => {
   for (const preparedStatements of [true, false]) {
-    const { pool, close } = await createTestDatabase({
+    const own = await createTestDatabase({
       pool: { preparedStatements, idleInTransactionTimeoutMs: 5000 },
     });
     try {
       // What goes through a pooler of transactions has no settings of its session, so each transaction has its own.
-      const outside = await pool.query("select current_setting('idle_in_transaction_session_timeout') as value");
+      const outside = await own.pool.query("select current_setting('idle_in_transaction_session_timeout') as value");
       expect(outside.rows).toEqual([{ value: preparedStatements ? "5s" : "0" }]);
-      const inside = await inTransaction(pool, (client) =>
+      const inside = await inTransaction(own.pool, (client) =>
         client.query("select current_setting('idle_in_transaction_session_timeout') as value"),
       );
       expect(inside.rows).toEqual([{ value: "5s" }]);
     } finally {
-      await close();
+      await own.close();
     }
   }
 });
 
 test("which gives up what it has locked", async () => {
-  const { connection, pool, close } = await createTestDatabase();
-  const impatient = createPool({ connection, idleInTransactionTimeoutMs: 50 });
+  const own = await createTestDatabase();
+  const impatient = createPool({ connection: own.connection, idleInTransactionTimeoutMs: 50 });
   try {
     const client = await impatient.connect();
     const ended = new Promise<void>((resolve) => client.once("end", resolve));
     await client.query("begin; lock table holdfast.workspaces in access exclusive mode");
     await ended;
     client.release();
-    expect(await pool.query("select from holdfast.workspaces")).toBeDefined();
+    expect(await own.pool.query("select from holdfast.workspaces")).toBeDefined();
   } finally {
     await impatient.end();
-    await close();
+    await own.close();
   }
 });

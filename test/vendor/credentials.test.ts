@@ -220,7 +220,7 @@ test("no sink ever holds a secret: logs, errors, traces, metrics, audit and ever
   const one = await world.doubted({ charged: 4900 });
   await world.becomes(one.name, AuthorizationState.COMMITTED);
   const { rows: tables } = await database.pool.query<{ name: string }>(
-    "select relname as name from pg_class where relnamespace = 'holdfast'::regnamespace and relkind = 'r'",
+    "select relname as name from pg_class where relnamespace = 'holdfast'::regnamespace and relkind in ('r', 'p')",
   );
   for (const { name: table } of tables) {
     const { rows } = await database.pool.query<{ row: string }>(`select t::text as row from holdfast.${table} t`);

@@ -28,7 +28,7 @@ const keyed = (key: string) => ({ "idempotency-key": key });
 async function everyRow(): Promise<readonly string[]> {
   const { pool } = world.server.database;
   const { rows: tables } = await pool.query<{ name: string }>(
-    "select relname as name from pg_class where relnamespace = 'holdfast'::regnamespace and relkind = 'r'",
+    "select relname as name from pg_class where relnamespace = 'holdfast'::regnamespace and relkind in ('r', 'p')",
   );
   const all = await Promise.all(
     tables.map(({ name }) => pool.query<{ row: string }>(`select t::text as row from holdfast.${name} t`)),

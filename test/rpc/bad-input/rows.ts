@@ -7,7 +7,7 @@ const refusedKinds = ["spend.denied", "spend.hold_increase_denied"];
 export async function hashRows(pool: pg.Pool): Promise<Readonly<Record<string, string>>> {
   const { rows: tables } = await pool.query<{ name: string }>(
     `select c.oid::regclass::text as name from pg_class c
-     where c.relnamespace = 'holdfast'::regnamespace and c.relkind = 'r' and c.relname <> 'audit_folds' order by 1`,
+     where c.relnamespace = 'holdfast'::regnamespace and c.relkind in ('r', 'p') and c.relname <> 'audit_folds' order by 1`,
   );
   const union = tables.map(
     ({ name }) =>
