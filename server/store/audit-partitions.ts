@@ -117,25 +117,31 @@ export async function extendAudit(database: Database): Promise<AuditExtension | 
   return row?.done ?? undefined;
 }
 
+/** How long to let writers be after the audit could not be had: each try may hold them up for a tenth of a second. */
+const pauseMs = 300_000;
+
 /** 32 MiB: far less than a statement's time, and a year's audit within a day. */
 const blocksPerRound = 4096;
 
 /**
  * Rounds of what keeps the audit in partitions: one makes those that come next, and reads a part of one that is over. A
  * round never rejects. That it fails is no harm for as long as there is half a partition ahead, and afterwards none to
- * events: the last partition has no end. `tell` learns of everything once, until it changes.
+ * events: the last partition has no end. `tell` learns of everything once, until it changes. `nowMs` is monotonic.
  */
 export function createAuditUpkeep(
   tell: (result: AuditExtension | undefined, error?: unknown) => void,
+  nowMs: () => number = () => performance.now(),
 ): (database: Database) => Promise<void> {
   let told = "";
+  let notBeforeMs = Number.NEGATIVE_INFINITY;
   const once = (what: string, result: AuditExtension | undefined, error?: unknown): void => {
     if (what !== told && what !== "") tell(result, error);
     told = what;
   };
   return async (database) => {
     try {
-      const result = await extendAudit(database);
+      const result = nowMs() < notBeforeMs ? undefined : await extendAudit(database);
+      if (result === "BUSY") notBeforeMs = nowMs() + pauseMs;
       // Each of these is news by itself.
       if (result === "EXTENDED") told = "";
       await measureAudit(database, blocksPerRound);

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { extendAudit } from "../../server/store/audit-partitions.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
-import { endAudit, whenOver } from "../store/audit-parts.ts";
+import { endAudit, startAudit, whenOver } from "../store/audit-parts.ts";
 import { granted, type Terminal, terminalOf } from "./terminal.ts";
 
 let server: TestServer;
@@ -24,6 +24,7 @@ beforeAll(async () => {
     clock,
     database: { pool },
   } = server;
+  await startAudit(pool);
   await clock.set("2025-01-10T12:00:00Z");
   const token = await server.vaultKey("main");
   await server.cap("all", "1000");

@@ -7,7 +7,7 @@ import { spendOfKey } from "../../server/store/spend-story.ts";
 import { replaceClock, type TestClock } from "../support/clock.ts";
 import { asks, type Granting, openGranting, usd } from "../support/granting.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
-import { endAudit, whenOver } from "./audit-parts.ts";
+import { endAudit, startAudit, whenOver } from "./audit-parts.ts";
 
 let database: TestDatabase;
 let clock: TestClock;
@@ -18,6 +18,7 @@ beforeEach(async () => {
   database = await createTestDatabase();
   clock = await replaceClock(database.pool);
   await clock.set("2025-01-10T12:00:00Z");
+  await startAudit(database.pool);
   granting = await openGranting(database.pool);
   await granting.cap("all", usd(1_000_000));
 });

@@ -3,6 +3,27 @@ import type pg from "pg";
 import { inTransaction } from "../../server/store/postgres.ts";
 
 /**
+ * Puts every event into one partition, which begins with the first transaction, and one without an end behind it: a copy of
+ * an old template has others too.
+ */
+export async function startAudit(pool: pg.Pool): Promise<void> {
+  await inTransaction(pool, async (client) => {
+    await client.query("lock table holdfast.audit_events in access exclusive mode");
+    await client.query("create temp table kept on commit drop as select * from holdfast.audit_events");
+    const { rows } = await client.query<{ table: string }>(
+      "select i.inhrelid::regclass::text as table from pg_inherits i where i.inhparent = 'holdfast.audit_events'::regclass",
+    );
+    for (const { table } of rows) await client.query(`drop table ${table}`);
+    await client.query("delete from holdfast.audit_partitions");
+    await client.query(
+      `select holdfast.create_audit_partition('0', x.far, 1000000), holdfast.create_audit_partition(x.far, null, 1000000)
+       from (select (pg_current_xact_id()::text::bigint + 1000000)::text::xid8 as far) x`,
+    );
+    await client.query("insert into holdfast.audit_events select * from kept");
+  });
+}
+
+/**
  * Lets the partition that events go into end after so many more transactions of the cluster, which other tests share. The
  * one without an end follows it.
  */

@@ -20,17 +20,20 @@ beforeAll(async () => {
   await clock.set("2026-11-15T12:00:00Z");
   // Twenty of ten transactions each, which are over, then the one of now.
   await inTransaction(database.pool, async (client) => {
-    await client.query("drop table holdfast_audit.events_0");
-    await client.query("create temp table ahead on commit drop as select * from holdfast.audit_partitions");
-    await client.query("delete from holdfast.audit_partitions where to_xid is not null");
+    const { rows } = await client.query<{ table: string }>(
+      "select i.inhrelid::regclass::text as table from pg_inherits i where i.inhparent = 'holdfast.audit_events'::regclass",
+    );
+    for (const { table } of rows) await client.query(`drop table ${table}`);
+    await client.query("delete from holdfast.audit_partitions");
     await client.query(
       `select holdfast.create_audit_partition((10 * g.n)::text::xid8, (10 * g.n + 10)::text::xid8, 1000)
        from generate_series(0, $1::integer - 1) as g (n)`,
       [partitions],
     );
     await client.query(
-      `select holdfast.create_audit_partition(($1 * 10)::text::xid8, a.to_xid, a.width) from ahead a
-       where a.to_xid is not null`,
+      `select holdfast.create_audit_partition(($1::bigint * 10)::text::xid8, x.far, 1000000),
+         holdfast.create_audit_partition(x.far, null, 1000000)
+       from (select (pg_current_xact_id()::text::bigint + 1000000)::text::xid8 as far) x`,
       [partitions],
     );
   });

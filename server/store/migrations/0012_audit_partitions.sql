@@ -106,7 +106,7 @@ begin
     v_width := case when v_elapsed > 0
       then least((v_next - v_last.create_xid::text::bigint) / v_elapsed * 2592000, 2147483648)
       else v_last.width end;
-    v_width := least(greatest(v_width, v_last.width / 16, 1048576), v_last.width * 16, 2147483648);
+    v_width := least(greatest(v_width, v_last.width / 16, 65536), v_last.width * 16, 2147483648);
     -- Read again: what was written while this waited may be of a later transaction.
     v_to := (greatest(v_from, pg_snapshot_xmax(pg_current_snapshot())::text::bigint) + v_width)::text::xid8;
     if v_empty then
@@ -232,12 +232,13 @@ begin
 end
 $$;
 
--- At first a million transactions, and what comes after them.
+-- At first a quarter of a million transactions, and what comes after them: little where much happens, and much where little
+-- does.
 do $$
 declare
-  v_to xid8 := (pg_current_xact_id()::text::bigint + 1048576)::text::xid8;
+  v_to xid8 := (pg_current_xact_id()::text::bigint + 262144)::text::xid8;
 begin
-  perform holdfast.create_audit_partition('0', v_to, 1048576);
-  perform holdfast.create_audit_partition(v_to, null, 1048576);
+  perform holdfast.create_audit_partition('0', v_to, 262144);
+  perform holdfast.create_audit_partition(v_to, null, 262144);
 end
 $$;
