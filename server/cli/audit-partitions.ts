@@ -79,7 +79,8 @@ async function detach(context: CommandContext, flags: DetachFlags, { keeper, kee
   if (output.json) return output.line(JSON.stringify({ detached: tables, kept_because: keptBecause }, undefined, 2));
   for (const table of tables) {
     output.line(`detached ${table}`);
-    for (const text of afterwards(table, parts)) output.line(`  ${text}`);
+    const part = parts.find((one) => one.table === table);
+    for (const text of part === undefined ? [] : keeper.afterwards(part)) output.line(`  ${text}`);
   }
   if (tables.length > 0) output.line("");
   printText(output, `What comes next stays: ${reasonOf(keptBecause, { ...flags, keepDays })}.`);
@@ -93,17 +94,6 @@ function duePartitions(parts: readonly AuditPartition[], before: string): readon
       detachTime === undefined && !(isMeasured && (lastTime === undefined || lastTime < limit)),
   );
   return parts.slice(0, Math.max(0, kept)).filter(({ isAttached }) => isAttached);
-}
-
-/** How to keep it elsewhere, how to have it back, and how to be rid of it. */
-function afterwards(table: string, parts: readonly AuditPartition[]): readonly string[] {
-  const part = parts.find((one) => one.table === table);
-  const [from, to] = [part?.fromXid ?? "", part?.toXid ?? ""];
-  return [
-    `pg_dump --table=${table} "$DATABASE_URL" > ${table.replace("holdfast_audit.", "")}.sql`,
-    `alter table holdfast.audit_events attach partition ${table} for values from ('${from}') to ('${to}');`,
-    `drop table ${table};`,
-  ];
 }
 
 function reasonOf(why: KeptBecause, { before, keepDays }: DetachFlags & Pick<Keeping, "keepDays">): string {

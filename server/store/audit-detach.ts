@@ -53,6 +53,8 @@ export interface AuditKeeper {
    * @throws StartupError 75 when a transaction stayed open for longer than all tries: the next call finishes what was begun.
    */
   detach(options: DetachOptions): Promise<Detached>;
+  /** For an operator's own shell and session: how to keep what is detached, how to have it back, how to be rid of it. */
+  afterwards(part: AuditPartition): readonly string[];
   close(): Promise<void>;
 }
 
@@ -85,6 +87,12 @@ export function openAuditKeeper(connection: pg.ClientConfig, options: Partial<Pa
           tables.push(...(await finish(pool, settings)));
         }
       }),
+    afterwards: ({ table, fromXid, toXid = "" }) => [
+      `pg_dump --table=${table} "$DATABASE_URL" > ${table.replace("holdfast_audit.", "")}.sql`,
+      `alter table holdfast.audit_events attach partition ${table} for values from ('${fromXid}') to ('${toXid}');`,
+      `update holdfast.audit_partitions set detach_time = null, detached_by = null where from_xid = '${fromXid}';`,
+      `drop table ${table};`,
+    ],
     close: () => pool.end(),
   };
 }

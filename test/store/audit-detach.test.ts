@@ -7,7 +7,7 @@ import { spendOfKey } from "../../server/store/spend-story.ts";
 import { replaceClock, type TestClock } from "../support/clock.ts";
 import { asks, type Granting, openGranting, usd } from "../support/granting.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
-import { endAudit, startAudit, whenOver } from "./audit-parts.ts";
+import { endAudit, everything, startAudit, whenOver } from "./audit-parts.ts";
 
 let database: TestDatabase;
 let clock: TestClock;
@@ -228,20 +228,6 @@ describe("nobody waits for it", () => {
 });
 
 describe("a reader afterwards", () => {
-  const everything = {
-    startTime: undefined,
-    endTime: undefined,
-    kind: undefined,
-    actor: undefined,
-    authorization: undefined,
-    customerId: undefined,
-    billingPeriod: undefined,
-    purpose: undefined,
-    vaultKeyId: undefined,
-    disposition: undefined,
-    traceId: undefined,
-  };
-
   test("learns until when events are gone, and what is still there in its order", async () => {
     await threeMonths();
     expect(await readAuditDetachment(database.pool)).toBeUndefined();

@@ -1,6 +1,22 @@
 import { setTimeout as delay } from "node:timers/promises";
 import type pg from "pg";
+import type { AuditFilter } from "../../server/domain/audit.ts";
 import { inTransaction } from "../../server/store/postgres.ts";
+
+/** A filter that every event passes. */
+export const everything: AuditFilter = {
+  startTime: undefined,
+  endTime: undefined,
+  kind: undefined,
+  actor: undefined,
+  authorization: undefined,
+  customerId: undefined,
+  billingPeriod: undefined,
+  purpose: undefined,
+  vaultKeyId: undefined,
+  disposition: undefined,
+  traceId: undefined,
+};
 
 /**
  * Puts every event into one partition, which begins with the first transaction, and one without an end behind it: a copy of

@@ -6,6 +6,7 @@ import { inTransaction } from "../../server/store/postgres.ts";
 import { replaceClock, type TestClock } from "../support/clock.ts";
 import { asks, type Granting, openGranting, usd } from "../support/granting.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+import { everything } from "./audit-parts.ts";
 
 let database: TestDatabase;
 let clock: TestClock;
@@ -86,19 +87,6 @@ async function often(action: (n: number) => Promise<unknown>): Promise<void> {
   for (let n = 0; n < 8; n += 1) await action(n);
 }
 
-const everything = {
-  startTime: undefined,
-  endTime: undefined,
-  kind: undefined,
-  actor: undefined,
-  authorization: undefined,
-  customerId: undefined,
-  billingPeriod: undefined,
-  purpose: undefined,
-  vaultKeyId: undefined,
-  disposition: undefined,
-  traceId: undefined,
-};
 const micros = (text: string): bigint => BigInt(Date.parse(text)) * 1000n;
 
 describe("what grants and settles looks into no partition", () => {
