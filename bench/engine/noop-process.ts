@@ -15,12 +15,12 @@ import { createPool } from "../../server/store/postgres.ts";
 import { refusing } from "../../server/store/refusal.ts";
 import { startTelemetry } from "../../server/telemetry.ts";
 import { given, serveParent } from "../child.ts";
-import { noopService } from "./noop-service.ts";
+import { noopName, noopService } from "./noop-service.ts";
 
 /**
- * An RPC that does nothing, twice. `stack`: behind a server's listener, limits, tracing, authentication (the token is
- * looked up in the database and remembered), roles, validation and errors, all of it as the server puts them together.
- * `stock`: what connect-node gives by default, with none of that.
+ * An RPC that does nothing, twice. `stack`: on the lean path of a server's listener, with its limits, tracing,
+ * authentication (the token is looked up in the database and remembered), roles, validation and errors, all of it as the
+ * server puts them together. `stock`: what connect-node gives by default, with none of that.
  */
 const { connection = "{}", folder = "" } = given();
 const config = readConfig({ HOLDFAST_DATA_FOLDER: folder }, ["--embedded"]);
@@ -39,6 +39,7 @@ const stack = await startListener({
   host: "127.0.0.1",
   port: 0,
   routes,
+  leanMethods: new Set([noopName]),
   interceptors: [traceInterceptor(), errorInterceptor(log), principalInterceptor(), validationInterceptor()],
   requestGate: traceGate(authGate({ lookupToken: ownersOf(refusing(pool), config), log })),
   log,

@@ -7,6 +7,7 @@ import {
 } from "@bufbuild/protobuf/wkt";
 import { file_holdfast_v1_roles, Role, roles } from "@holdfast/api/holdfast/v1/roles_pb";
 
+export const noopName = "holdfast.bench.v1.NoopService.Noop";
 export const noopPath = "/holdfast.bench.v1.NoopService/Noop";
 
 /** A service whose one RPC takes and gives nothing, and which a vault key may call. */

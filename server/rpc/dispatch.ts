@@ -1,13 +1,15 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { constants, type Http2ServerRequest, type Http2ServerResponse } from "node:http2";
+import type { DescMethod, DescMethodUnary } from "@bufbuild/protobuf";
 import { type ConnectRouter, createConnectRouter, type HandlerContext, type Interceptor } from "@connectrpc/connect";
-import type { UniversalHandler, UniversalServerRequest } from "@connectrpc/connect/protocol";
+import { createMethodUrl, type UniversalHandler, type UniversalServerRequest } from "@connectrpc/connect/protocol";
 import {
   compressionGzip,
   universalRequestFromNodeRequest,
   universalResponseToNodeResponse,
 } from "@connectrpc/connect-node";
 import type { ErrorLog } from "./errors.ts";
+import { createLeanPath, type TakeStream, type UnaryRoute } from "./lean.ts";
 import type { ListenerLimits } from "./listener-limits.ts";
 import { jsonOptionsOf, readInterceptor, refusingUnreadable } from "./unreadable-request.ts";
 
@@ -17,16 +19,27 @@ export interface DispatchOptions {
   readonly interceptors: readonly Interceptor[];
   /** Runs on the headers, before the body is read. */
   readonly requestGate?: (context: HandlerContext) => void | Promise<void>;
+  /** Full names of unary RPCs whose plain gRPC calls go past the adapter. */
+  readonly leanMethods?: ReadonlySet<string>;
   readonly limits: ListenerLimits;
   readonly shutdownSignal: AbortSignal;
   readonly log: ErrorLog;
 }
+
+/** What a service asks for with every spend. */
+const hotMethods: ReadonlySet<string> = new Set(
+  ["AuthorizeSpend", "BatchAuthorizeSpend", "CommitSpend", "BatchCommitSpend", "VoidSpend", "BindVendorReference"].map(
+    (name) => `holdfast.v1.SpendControlService.${name}`,
+  ),
+);
 
 type NodeRequest = IncomingMessage | Http2ServerRequest;
 type NodeResponse = ServerResponse | Http2ServerResponse;
 
 export interface Dispatcher {
   readonly handle: (request: NodeRequest, response: NodeResponse) => void;
+  /** Serves a stream of HTTP/2 without the adapter, or answers false: then it is to be handled. */
+  readonly take: TakeStream;
   /** Whether a path belongs to an RPC that streams, and so may live long. */
   readonly isStreaming: (path: string | undefined) => boolean;
 }
@@ -37,8 +50,10 @@ export interface Dispatcher {
  * for example, decides about the same RPC as this server.
  */
 export function createDispatcher(options: DispatchOptions): Dispatcher {
-  const { limits, log } = options;
-  const handlers = createHandlers(options);
+  const { limits, log, leanMethods = hotMethods } = options;
+  const unary = new Map<string, UnaryRoute>();
+  const handlers = createHandlers(options, unary);
+  const hot = [...unary].filter(([, { method }]) => leanMethods.has(nameOf(method)));
 
   function handle(request: NodeRequest, response: NodeResponse): void {
     const handler = handlers.get(request.url ?? "");
@@ -63,12 +78,16 @@ export function createDispatcher(options: DispatchOptions): Dispatcher {
 
   return {
     handle,
+    take: createLeanPath({ ...options, routes: new Map(hot) }),
     isStreaming: (path) => (handlers.get(path ?? "")?.method.methodKind ?? "unary") !== "unary",
   };
 }
 
-/** The handler of every RPC, by its path. */
-export function createHandlers(options: DispatchOptions): ReadonlyMap<string, UniversalHandler> {
+/** The handler of every RPC, by its path. The unary ones of Holdfast's own services are put into `unary` as they are. */
+export function createHandlers(
+  options: DispatchOptions,
+  unary = new Map<string, UnaryRoute>(),
+): ReadonlyMap<string, UniversalHandler> {
   const { limits } = options;
   const router = createConnectRouter({
     interceptors: [readInterceptor, ...options.interceptors],
@@ -83,7 +102,7 @@ export function createHandlers(options: DispatchOptions): ReadonlyMap<string, Un
     // the 200 KB answer to a batch, to save bytes inside one network.
     compressMinBytes: limits.writeMaxBytes,
   });
-  options.routes(perMethod(router, options));
+  options.routes(perMethod(router, options, unary));
   // Of two handlers for one path the later one counts, which is the one with the method's own options.
   return new Map(router.handlers.map((handler) => [handler.requestPath, handler]));
 }
@@ -92,13 +111,21 @@ export function createHandlers(options: DispatchOptions): ReadonlyMap<string, Un
  * Connect has one message limit and one way to read JSON per service. This registers the RPCs of Holdfast's own services
  * once more, each with its own.
  */
-function perMethod(router: ConnectRouter, { limits, log }: DispatchOptions): ConnectRouter {
+function perMethod(
+  router: ConnectRouter,
+  { limits, log }: DispatchOptions,
+  unary: Map<string, UnaryRoute>,
+): ConnectRouter {
   const wrapped: ConnectRouter = {
     handlers: router.handlers,
     rpc(method, implementation, options) {
-      const isBatch = limits.batchMethods.has(`${method.parent.typeName}.${method.name}`);
+      const isBatch = limits.batchMethods.has(nameOf(method));
       const readMaxBytes = isBatch ? limits.batchReadMaxBytes : limits.readMaxBytes;
       router.rpc(method, implementation, { readMaxBytes, jsonOptions: jsonOptionsOf(method, log), ...options });
+      if (method.methodKind === "unary") {
+        const route = { method: method as DescMethodUnary, implementation: implementation as never, readMaxBytes };
+        unary.set(createMethodUrl("/", method), route);
+      }
       return wrapped;
     },
     service(service, implementation, options) {
@@ -113,6 +140,10 @@ function perMethod(router: ConnectRouter, { limits, log }: DispatchOptions): Con
     },
   };
   return wrapped;
+}
+
+function nameOf(method: DescMethod): string {
+  return `${method.parent.typeName}.${method.name}`;
 }
 
 /** A call without a deadline gets the longest one, so that nothing waits for ever for a caller that has gone. */

@@ -11,7 +11,8 @@ import { defaultLimits, type ListenerLimits } from "./listener-limits.ts";
 import { createSecureServer, type TlsSettings } from "./listener-tls.ts";
 import { watchSessions } from "./listener-sessions.ts";
 
-export interface ListenerOptions extends Pick<DispatchOptions, "routes" | "interceptors" | "requestGate" | "log"> {
+export interface ListenerOptions
+  extends Pick<DispatchOptions, "routes" | "interceptors" | "requestGate" | "leanMethods" | "log"> {
   readonly host: string;
   /** 0 takes a free port. */
   readonly port: number;
@@ -136,7 +137,12 @@ function createHttp2(dispatcher: Dispatcher, limits: ListenerLimits): Http2Serve
     streamResetBurst: limits.resetBurst,
     streamResetRate: limits.resetsPerSecond,
   });
-  server.on("request", dispatcher.handle);
+  // Makes requests of the streams that are not taken, as Node does; it gets no connection of its own.
+  const adapted = createHttp2Server();
+  adapted.on("request", dispatcher.handle);
+  server.on("stream", (stream, headers, flags, rawHeaders) => {
+    if (!dispatcher.take(stream, headers, rawHeaders)) adapted.emit("stream", stream, headers, flags, rawHeaders);
+  });
   // A broken session has nobody to tell; without a listener its error would end the process.
   server.on("sessionError", () => {});
   return server;

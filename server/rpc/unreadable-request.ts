@@ -44,17 +44,20 @@ export function refusingUnreadable(
 ): (context: HandlerContext) => Promise<void> {
   return async (context) => {
     context.signal.addEventListener("abort", () => {
-      const error: unknown = context.signal.reason;
-      if (context.values.get(wasRead) || !(error instanceof ConnectError) || error.code !== Code.Internal) return;
-      // A defect of a gate has details.
-      if (error.details.length > 0) return;
-      const refusal = toConnectError(unreadable(error), log);
-      const { code, message, rawMessage } = refusal;
-      error.details.push(...refusal.details);
-      Object.assign(error, { code, message, rawMessage });
+      if (!context.values.get(wasRead)) refuseUnreadable(context.signal.reason, log);
     });
     await gate?.(context);
   };
+}
+
+/** Makes INVALID_FIELD of an error of Connect's that has come before the request was decoded, if it is an internal one. */
+export function refuseUnreadable(error: unknown, log: ErrorLog): void {
+  // A defect of a gate has details.
+  if (!(error instanceof ConnectError) || error.code !== Code.Internal || error.details.length > 0) return;
+  const refusal = toConnectError(unreadable(error), log);
+  const { code, message, rawMessage } = refusal;
+  error.details.push(...refusal.details);
+  Object.assign(error, { code, message, rawMessage });
 }
 
 function unreadable(cause: ConnectError): HoldfastError {

@@ -38,6 +38,8 @@ export async function startStubServer(
     spend?: SpendControl;
     interceptors?: Interceptor[];
     tls?: TlsSettings;
+    /** Full names; the server's own without it. */
+    leanMethods?: ReadonlySet<string>;
   } = {},
 ): Promise<StubServer> {
   const vaultKeyToken = createToken("vk", "acme", "billing");
@@ -95,6 +97,7 @@ export async function startStubServer(
     port: 0,
     ...rpc,
     ...(options.tls === undefined ? {} : { tls: options.tls }),
+    ...(options.leanMethods === undefined ? {} : { leanMethods: options.leanMethods }),
   });
   return {
     ...listener,
