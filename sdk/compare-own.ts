@@ -36,7 +36,7 @@ interface Compared {
   readonly complete: boolean;
 }
 
-const MARK = /^[0-9a-f]{32}-[1-9][0-9]{0,6}$/;
+const MARK = /^[0-9a-f]{36}-[1-9][0-9]{0,6}$/;
 // Until when objects are listed: later than any clock shows.
 const FAR_S = 4_102_444_800;
 

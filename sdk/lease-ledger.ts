@@ -1,4 +1,4 @@
-import { type SpendIdentity, stableKey } from "./stable-key.ts";
+import { authorizationName, type SpendIdentity } from "./stable-key.ts";
 
 /** What became of the spends that were asked for under one billing lease. */
 export interface LeaseLedger {
@@ -19,7 +19,7 @@ export function createLeaseLedger(): LeaseLedger {
       open.set(keyOf(spend), spend);
     },
     settled(authorization) {
-      open.delete(authorization.slice("authorizations/".length).replace(/-\d+$/, ""));
+      open.delete(authorization.replace(/-\d+$/, ""));
     },
     unsettled: () => [...open.values()],
   };
@@ -27,7 +27,7 @@ export function createLeaseLedger(): LeaseLedger {
 
 function keyOf(spend: SpendIdentity): string {
   try {
-    return stableKey(spend.customerId, spend.billingPeriod, spend.purpose);
+    return authorizationName(spend, 1).replace(/-1$/, "");
   } catch {
     return "";
   }

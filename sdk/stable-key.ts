@@ -42,10 +42,18 @@ export function stableKey(customerId: string, billingPeriod: string, purpose: st
   }
   const text = `${customerId}:${billingPeriod}:${purpose}`;
   const hashed = generation === 1 ? text : `${text}\ng${generation}`;
-  return createHash("sha256").update(hashed).digest("hex").slice(0, 32);
+  return digest(hashed, 32);
 }
 
-/** Resource name of one generation of a spend, the same for every caller that computes it. */
+/**
+ * Resource name of one generation of a spend, the same for every caller that computes it: the first four hex digits of the
+ * SHA-256 of the billing period, the stable key of generation 1, `-` and the generation.
+ */
 export function authorizationName(identity: SpendIdentity, generation: number): string {
-  return `authorizations/${stableKey(identity.customerId, identity.billingPeriod, identity.purpose)}-${generation}`;
+  const key = stableKey(identity.customerId, identity.billingPeriod, identity.purpose);
+  return `authorizations/${digest(identity.billingPeriod, 4)}${key}-${generation}`;
+}
+
+function digest(text: string, digits: number): string {
+  return createHash("sha256").update(text).digest("hex").slice(0, digits);
 }

@@ -220,7 +220,15 @@ export function stableKey(spend: SpendIdentity, generation = 1): string {
   return createHash("sha256").update(text, "utf8").digest("hex").slice(0, 32);
 }
 
-const authorizationName = /^authorizations\/([0-9a-f]{32})-([1-9][0-9]{0,6})$/;
+/**
+ * What a spend is found by: four hex digits of its billing period, then the stable key of generation 1, 36 in all. Spends of
+ * one period lie together in every index that begins with it, so that old periods cost a new spend nothing.
+ */
+export function spendKeyOf(spend: SpendIdentity): string {
+  return createHash("sha256").update(spend.billingPeriod, "utf8").digest("hex").slice(0, 4) + stableKey(spend);
+}
+
+const authorizationName = /^authorizations\/([0-9a-f]{36})-([1-9][0-9]{0,6})$/;
 
 /** The resource name of an authorization. */
 export function formatAuthorizationName(id: AuthorizationId): string {

@@ -1,6 +1,6 @@
 import { HoldfastError } from "../domain/errors.ts";
 import type { EngagedKillSwitch } from "../domain/kill-switch.ts";
-import { stableKey } from "../domain/spend.ts";
+import { spendKeyOf } from "../domain/spend.ts";
 import type { Authenticate } from "../rpc/auth.ts";
 import { currentTraceId } from "../rpc/trace.ts";
 import type { CredentialCipher } from "../store/credential-cipher.ts";
@@ -79,7 +79,7 @@ export function createProxyParts(options: PartsOptions): ProxyParts {
         disposition,
         reason,
         traceId: currentTraceId() ?? "",
-        spendKey: spend === undefined ? undefined : stableKey(spend),
+        spendKey: spend === undefined ? undefined : spendKeyOf(spend),
         detail: disposition === "HEALED" ? { ...detail, healed: true } : detail,
       };
       await records.submit(key.workspace, event, new AbortController().signal);

@@ -38,7 +38,7 @@ export function authorizationPositionOf(listing: string, token: string): store.A
   const parts = decodePageToken(listing, token, 3);
   if (parts === undefined) return undefined;
   const [time = "", spendKey = "", generation = ""] = parts;
-  if (!/^\d{1,18}$/.test(time) || !/^[0-9a-f]{32}$/.test(spendKey) || !/^\d{1,7}$/.test(generation)) {
+  if (!/^\d{1,18}$/.test(time) || !/^[0-9a-f]{36}$/.test(spendKey) || !/^\d{1,7}$/.test(generation)) {
     throw invalidField("page_token", "is not one of ours; take next_page_token of the page before.");
   }
   return { grantTime: BigInt(time), spendKey, generation: Number(generation) };

@@ -8,7 +8,7 @@ import {
 } from "@holdfast/api/holdfast/v1/spend_story_pb";
 import { HoldfastError } from "../domain/errors.ts";
 import type { ProxiedRequestSummary } from "../domain/proxied-request.ts";
-import { parseAuthorizationName, type SpendIdentity, stableKey } from "../domain/spend.ts";
+import { parseAuthorizationName, type SpendIdentity, spendKeyOf } from "../domain/spend.ts";
 import { listAuditEventsOfSpend, readAuditDetachment } from "../store/audit.ts";
 import type { Database } from "../store/database.ts";
 import * as store from "../store/spend-story.ts";
@@ -59,7 +59,7 @@ async function spendOf(
   if (lookup.case === "spend") {
     const { customerId, billingPeriod, purpose } = lookup.value;
     const spend = { customerId, billingPeriod, purpose };
-    return { spend, spendKey: stableKey(spend) };
+    return { spend, spendKey: spendKeyOf(spend) };
   }
   const { spendKey } = parseAuthorizationName(lookup.value ?? "", "authorization");
   const spend = await store.spendOfKey(database, workspace, spendKey);

@@ -30,7 +30,7 @@ export const remedyOfPattern: Readonly<Record<string, string>> = {
     '"body.customer", "body.metadata[name]", or "fixed:" and a customer of 1–128 visible ASCII characters without \':\'',
   "^(fixed:[!-~]{1,128}|body\\.metadata\\[[A-Za-z0-9_.-]{1,40}\\]|body\\.[a-z][a-z0-9_]{0,63})$":
     '"fixed:" and a purpose of 1–128 visible ASCII characters, "body.metadata[name]", or "body." and a parameter',
-  "^authorizations/[0-9a-f]{32}-[1-9][0-9]{0,6}$":
+  "^authorizations/[0-9a-f]{36}-[1-9][0-9]{0,6}$":
     "a resource name as AuthorizeSpend returned it, authorizations/{32 hex digits}-{generation}",
   "^contradictions/[0-9a-f]{32}$": "a resource name as ListContradictions returned it, contradictions/{32 hex digits}",
   "^caps/[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$": "a resource name, caps/{cap}",
@@ -40,7 +40,7 @@ export const remedyOfPattern: Readonly<Record<string, string>> = {
   "^([a-z_]{1,32}(\\.[a-z_]{1,32})?)?$": 'a kind of event, for example "spend.denied" or "vault_key", or empty',
   "^((vaultKeys|operators|server)/[a-z0-9_-]{1,64})?$":
     "a resource name, vaultKeys/…, operators/… or server/…, or empty",
-  "^(authorizations/[0-9a-f]{32}-[1-9][0-9]{0,6})?$": "a resource name, authorizations/…, or empty",
+  "^(authorizations/[0-9a-f]{36}-[1-9][0-9]{0,6})?$": "a resource name, authorizations/…, or empty",
   "^[A-Za-z0-9_-]{1,128}$": "the look_token that ListUnsettledAuthorizations answered, as it is",
   "^[!-.0-~]{0,128}$": "up to 128 visible ASCII characters without a slash, as the vendor shows the account",
   "^[A-Z_]{0,64}$": 'a word such as "GRANTED", or empty',

@@ -4,7 +4,7 @@ import {
   type AuthorizeDecision,
   type DenialRule,
   type Disposition,
-  stableKey,
+  spendKeyOf,
 } from "../domain/spend.ts";
 import { authorizationJson, epochMicros, milliseconds, readAuthorizationJson } from "./authorization.ts";
 import { type CapDrawJson, capFiguresColumns, type CapFiguresRow, readCapDraw, readCapFigures } from "./cap-figures.ts";
@@ -55,7 +55,7 @@ export async function authorizeBatch(
 function authorizeRequest(command: AuthorizeCommand, index: number): object {
   return {
     ord: index + 1,
-    spend_key: stableKey(command.spend),
+    spend_key: spendKeyOf(command.spend),
     customer_id: command.spend.customerId,
     billing_period: command.spend.billingPeriod,
     purpose: command.spend.purpose,
@@ -108,14 +108,14 @@ function authorizationOf(row: DecisionRow, asked: AuthorizeCommand | undefined):
 /** The first generation of a spend as it was granted at that time, in microseconds since 1970: it is what was asked for. */
 function newAuthorization(command: AuthorizeCommand, grantTime: bigint): Authorization {
   const { spend, amount, vaultKeyId, vendor, vendorAccount, endpoint, direction, refundOf, settlement } = command;
-  const spendKey = stableKey(spend);
+  const key = spendKeyOf(spend);
   return {
-    spendKey,
+    spendKey: key,
     generation: 1,
     spend,
     amount,
     held: amount.micros,
-    idempotencyKey: spendKey,
+    idempotencyKey: key.slice(4),
     vaultKeyId,
     vendor,
     vendorAccount,

@@ -1,5 +1,5 @@
 import type { AuthorizationState, SpendIdentity, VoidEvidence } from "../domain/spend.ts";
-import { stableKey } from "../domain/spend.ts";
+import { spendKeyOf } from "../domain/spend.ts";
 import { type Database, run, statement } from "./database.ts";
 
 const latestStatement = statement(
@@ -59,11 +59,11 @@ export async function latestGeneration(
   workspace: string,
   spend: SpendIdentity,
 ): Promise<SpendGeneration | undefined> {
-  const spendKey = stableKey(spend);
-  const [row] = await run<GenerationRow>(database, latestStatement, [workspace, spendKey]);
+  const key = spendKeyOf(spend);
+  const [row] = await run<GenerationRow>(database, latestStatement, [workspace, key]);
   if (row === undefined) return undefined;
   const { generation, state, void_evidence: evidence, vault_key_id: vaultKeyId } = row;
-  return { spendKey, generation, state, voidEvidence: evidence ?? undefined, vaultKeyId };
+  return { spendKey: key, generation, state, voidEvidence: evidence ?? undefined, vaultKeyId };
 }
 
 /**
@@ -77,7 +77,7 @@ export async function releaseAbandonedRequest(
   spend: SpendIdentity,
   declinedState: string,
 ): Promise<boolean> {
-  const values = [workspace, request.vaultKeyId, request.requestKey, stableKey(spend)];
+  const values = [workspace, request.vaultKeyId, request.requestKey, spendKeyOf(spend)];
   if ((await run(database, releaseStatement, values)).length === 1) return true;
   return (await run(database, closeStatement, [...values, declinedState])).length === 1;
 }

@@ -196,7 +196,7 @@ function cursorAfter(used: readonly { readonly account: string }[], account: str
   return { step: "AUTHORIZATIONS", after: null, incomparable: 0 };
 }
 
-const markPattern = /^([0-9a-f]{32})-([1-9][0-9]{0,6})$/;
+const markPattern = /^([0-9a-f]{36})-([1-9][0-9]{0,6})$/;
 
 async function judgeMovements(pass: Pass, movements: readonly Movement[], account: string) {
   const { database, workspace, vendor, desk, figures } = pass;

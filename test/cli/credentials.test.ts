@@ -68,7 +68,7 @@ test("reconcile waits for its run, reports what differs, and ends with 3 where s
     amount: 700,
     currency: "usd",
     source: "tok_visa",
-    metadata: { holdfast_authorization: `${"0".repeat(32)}-1` },
+    metadata: { holdfast_authorization: `${"0".repeat(36)}-1` },
   });
   const differing = await terminal.run("reconcile --since 48h");
   expect(differing).toMatchObject({ code: 3, err: "holdfast: 1 difference.\n" });

@@ -32,7 +32,7 @@ describe("each exit code is produced", () => {
     [65, "keys create Wrong_Id --vendor stripe", "vault_key_id"],
     [65, 'caps create x --limit "-1 usd" --window day', "limit"],
     [66, "keys show none", ""],
-    [66, "authorizations show 00000000000000000000000000000000-1", ""],
+    [66, "authorizations show 000000000000000000000000000000000000-1", ""],
     [67, "keys create billing --vendor stripe", ""],
     [75, 'caps update all --limit "5 usd" --etag stale', ""],
   ])("%i: %s", async (code, line, says) => {

@@ -96,7 +96,7 @@ test("a spend that was only denied has a story, and one that nobody has asked fo
   expect([story.authorizations, story.auditEvents.length]).toEqual([[], 1]);
   const never = server.admin.getSpendStory({ lookup: { case: "spend", value: { ...spend, purpose: "never" } } });
   await expect(never).rejects.toMatchObject({ code: Code.NotFound });
-  const value = `authorizations/${"0".repeat(32)}-1`;
+  const value = `authorizations/${"0".repeat(36)}-1`;
   const unknown = server.admin.getSpendStory({ lookup: { case: "authorization", value } });
   await expect(unknown).rejects.toMatchObject({ code: Code.NotFound });
 });

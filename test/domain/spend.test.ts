@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { HoldfastError } from "../../server/domain/errors.ts";
-import { formatAuthorizationName, parseAuthorizationName, stableKey } from "../../server/domain/spend.ts";
+import { formatAuthorizationName, parseAuthorizationName, spendKeyOf, stableKey } from "../../server/domain/spend.ts";
 
 const visible = (pattern: RegExp) => fc.stringMatching(pattern);
 const identity = fc.record({
@@ -41,17 +41,32 @@ describe("the stable key", () => {
   });
 });
 
+describe("the key of a spend", () => {
+  test("begins with what all spends of its period have in common, and ends with the stable key", () => {
+    fc.assert(
+      fc.property(identity, identity, (spend, other) => {
+        const period = spendKeyOf(spend).slice(0, 4);
+        expect(spendKeyOf(spend)).toBe(period + stableKey(spend));
+        expect(spendKeyOf({ ...other, billingPeriod: spend.billingPeriod }).slice(0, 4)).toBe(period);
+      }),
+    );
+    expect(spendKeyOf({ customerId: "cust_123", billingPeriod: "2026-11", purpose: "x" })).toMatch(
+      /^05e0[0-9a-f]{32}$/,
+    );
+  });
+});
+
 describe("the name of an authorization", () => {
   test("is read back as it was written", () => {
     fc.assert(
       fc.property(identity, fc.integer({ min: 1, max: 9_999_999 }), (spend, generation) => {
-        const id = { spendKey: stableKey(spend), generation };
+        const id = { spendKey: spendKeyOf(spend), generation };
         expect(parseAuthorizationName(formatAuthorizationName(id), "name")).toEqual(id);
       }),
     );
   });
 
-  const key = "8ee6c974a09685f4291fef983a1129f5";
+  const key = "05e08ee6c974a09685f4291fef983a1129f5";
   test.each([
     "",
     key,

@@ -80,8 +80,12 @@ export function createBook(evidence: Evidence): Book {
 
 /** The formula that is published for callers in other languages. */
 function spendKey({ customerId, billingPeriod, purpose }: PlannedSpend): string {
-  const text = `${customerId}:${billingPeriod}:${purpose}`;
-  return createHash("sha256").update(text).digest("hex").slice(0, keyLength);
+  const key = digest(`${customerId}:${billingPeriod}:${purpose}`).slice(0, keyLength);
+  return digest(billingPeriod).slice(0, 4) + key;
+}
+
+function digest(text: string): string {
+  return createHash("sha256").update(text).digest("hex");
 }
 
 function append<Value>(groups: Map<string, Value[]>, name: string, value: Value): void {

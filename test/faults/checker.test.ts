@@ -15,7 +15,9 @@ const spend: PlannedSpend = {
   kinds: ["charge"],
   isObligation: false,
 };
-const spend_key = createHash("sha256").update("customer-1:2026-11:faults:s1.1").digest("hex").slice(0, 32);
+const idempotency_key = createHash("sha256").update("customer-1:2026-11:faults:s1.1").digest("hex").slice(0, 32);
+// Four digits of the period before it.
+const spend_key = `05e0${idempotency_key}`;
 
 const row: AuthorizationRow = {
   spend_key,
@@ -23,7 +25,7 @@ const row: AuthorizationRow = {
   customer_id: "customer-1",
   billing_period: "2026-11",
   purpose: "faults:s1.1",
-  idempotency_key: spend_key,
+  idempotency_key,
   endpoint: "POST /v1/charges",
   settlement: "RESEND_SAFE",
   direction: "SPEND",
@@ -46,7 +48,7 @@ const movement: LedgerMovement = {
   id: "ch_1",
   amount: 500,
   currency: "usd",
-  idempotency_key: spend_key,
+  idempotency_key,
   metadata: { faults_spend: "s1.1" },
 };
 
@@ -94,7 +96,7 @@ const good: Evidence = {
 const nothingHeld = { ...counter, committed_micros: "0" };
 const held = { ...nothingHeld, held_micros: "5000000" };
 const denied = answered("SpendDeniedError", "holdfast_spend_denied");
-const lateRequest = { at: 0, method: "POST", path: "/v1/charges", key: spend_key, executed: true, status: null };
+const lateRequest = { at: 0, method: "POST", path: "/v1/charges", key: idempotency_key, executed: true, status: null };
 
 test("one charge that everybody knows of differs in nothing", () => {
   const verdict = check(good);
@@ -227,7 +229,7 @@ test.each<[string, Partial<Evidence>, RegExp]>([
   ],
   [
     "an authorization of nobody",
-    { authorizations: [row, { ...voided, spend_key: "0".repeat(32), idempotency_key: "0" }] },
+    { authorizations: [row, { ...voided, spend_key: "0".repeat(36), idempotency_key: "0" }] },
     /nobody asked for the authorization/,
   ],
   [

@@ -183,7 +183,7 @@ export function createWorld(rules: Rules, now: number): World {
 const digest = (text: string): string => createHash("sha256").update(text).digest("hex").slice(0, 32);
 const identityText = (spend: Identity): string => `${spend.customer}:${spend.period}:${spend.purpose}`;
 
-export const spendKey = (spend: Identity): string => digest(identityText(spend));
+export const spendKey = (spend: Identity): string => digest(spend.period).slice(0, 4) + digest(identityText(spend));
 
 export function idempotencyKey(spend: Identity, generation: number): string {
   return digest(generation === 1 ? identityText(spend) : `${identityText(spend)}\ng${generation}`);

@@ -1,5 +1,5 @@
 import type { Authorization } from "@holdfast/api/holdfast/v1/spend_pb";
-import { type SpendOption, stableKey } from "@holdfast/sdk";
+import { authorizationName, type SpendOption } from "@holdfast/sdk";
 import {
   type CarriedRequest,
   createStripeCarrier,
@@ -99,9 +99,7 @@ export async function startCarrierWorld(options: Partial<StripeCarrierOptions> =
         .map(({ method, path, key }) => `${method} ${path.replace(/\/[a-z]+_\w{10,}/, "/:id")} ${key}`),
     charges: () => simulator.movements().filter(({ kind }) => kind === "charge" || kind === "capture").length,
     async authorization(spend) {
-      const { customerId, billingPeriod, purpose, retryAfterGeneration = 0 } = spend;
-      const key = stableKey(customerId, billingPeriod, purpose);
-      const name = `authorizations/${key.slice(-32)}-${retryAfterGeneration + 1}`;
+      const name = authorizationName(spend, (spend.retryAfterGeneration ?? 0) + 1);
       const { authorization } = await server.spend(token).getAuthorization({ lookup: { case: "name", value: name } });
       if (authorization === undefined) throw new Error(`${name} is not there`);
       return authorization;

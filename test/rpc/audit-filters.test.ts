@@ -2,7 +2,7 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { AuditEvent, ListAuditEventsRequestSchema } from "@holdfast/api/holdfast/v1/audit_pb";
 import fc from "fast-check";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
-import { stableKey } from "../../server/domain/spend.ts";
+import { spendKeyOf } from "../../server/domain/spend.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 
 let server: TestServer;
@@ -38,7 +38,7 @@ const anEvent = fc.record({
 type Made = ReturnType<typeof anEvent.generate>["value"];
 
 function keyOf({ customerId, billingPeriod, purpose }: Made): string | null {
-  return customerId === "" ? null : stableKey({ customerId, billingPeriod, purpose });
+  return customerId === "" ? null : spendKeyOf({ customerId, billingPeriod, purpose });
 }
 
 const instant = (second: number) => ({ seconds: 1_793_500_000n + BigInt(second), nanos: 0 });
@@ -85,7 +85,7 @@ const filters = {
   startTime: fc.nat(9).map(instant),
   endTime: fc.nat(9).map(instant),
   authorization: pick(1, 2).map(
-    (n) => `authorizations/${stableKey({ customerId: "c1", billingPeriod: "2026-11", purpose: "sub" })}-${n}`,
+    (n) => `authorizations/${spendKeyOf({ customerId: "c1", billingPeriod: "2026-11", purpose: "sub" })}-${n}`,
   ),
 };
 const names = Object.keys(filters) as (keyof typeof filters)[];

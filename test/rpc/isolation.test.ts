@@ -172,7 +172,7 @@ function never(kind: keyof Names): string {
   return {
     caps: `caps/mark${hex.slice(0, 12)}-0`,
     vaultKeys: `vaultKeys/mark${hex.slice(0, 12)}0`,
-    authorizations: `authorizations/${hex}-1`,
+    authorizations: `authorizations/0000${hex}-1`,
     references: `pi_mark${hex.slice(0, 12)}_0`,
     killSwitches: `killSwitches/${hex}`,
     operators: `operators/mark${hex.slice(0, 12)}0`,

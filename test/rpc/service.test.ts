@@ -80,7 +80,7 @@ describe("the life of a spend", () => {
     const granted = await spends.authorizeSpend(request);
     expect(granted).toMatchObject({ disposition: Disposition.GRANTED, mayHaveBeenSent: false });
     const { name = "", idempotencyKey = "" } = granted.authorization ?? {};
-    expect(name).toBe(`authorizations/${idempotencyKey}-1`);
+    expect(name).toBe(`authorizations/05e0${idempotencyKey}-1`);
     const vendorReference = `pi_${customers}`;
     const attemptId = request.attemptId ?? "";
     const bound = await spends.bindVendorReference({ authorization: name, attemptId, vendorReference });
@@ -478,7 +478,7 @@ describe("a request that is malformed names its field", () => {
       vendorReference: `b_${n}`,
     });
     const settled = await spends.batchCommitSpend({
-      requests: [commit(names[0] ?? "", 1), commit(`authorizations/${"0".repeat(32)}-1`, 2), commit(names[1] ?? "", 3)],
+      requests: [commit(names[0] ?? "", 1), commit(`authorizations/${"0".repeat(36)}-1`, 2), commit(names[1] ?? "", 3)],
     });
     expect(settled.results.map(({ result }) => (result.case === "error" ? result.value.reason : result.case))).toEqual([
       "response",

@@ -114,7 +114,7 @@ const stubSpend: SpendControl = {
   authorizeSpend: (request) => ({
     disposition: Disposition.GRANTED,
     authorization: {
-      name: `authorizations/${"0".repeat(32)}-1`,
+      name: `authorizations/${"0".repeat(36)}-1`,
       state: AuthorizationState.HELD,
       ...(request.spend === undefined ? {} : { spend: request.spend }),
     },

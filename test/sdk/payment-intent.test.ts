@@ -37,7 +37,9 @@ describe("a PaymentIntent with confirm: true", () => {
     const authorization = world.plane.authorization();
     expect(authorization.state).toBe(AuthorizationState.COMMITTED);
     expect(authorization.committedAmount).toMatchObject({ currency: "usd", amount: "49.00" });
-    expect(world.simulator.movements()[0]?.metadata).toEqual({ holdfast_authorization: `${KEY}-1` });
+    expect(world.simulator.movements()[0]?.metadata).toEqual({
+      holdfast_authorization: world.plane.authorization().name.slice("authorizations/".length),
+    });
   });
 
   it("is confirmed by nobody before its id is bound", async () => {

@@ -195,7 +195,7 @@ describe("grpc-js", () => {
     closers.push(() => transport.close());
     const client = createClient(SpendControlService, transport);
     const error = await rejection(
-      client.getAuthorization({ lookup: { case: "name", value: `authorizations/${"0".repeat(32)}-1` } }),
+      client.getAuthorization({ lookup: { case: "name", value: `authorizations/${"0".repeat(36)}-1` } }),
     );
     expect(error).toMatchObject({ code: Code.ResourceExhausted });
   });

@@ -114,7 +114,7 @@ describe("a batch of commits", () => {
     const apart = await open();
     const atOnce = await commitBatch(database.pool, together.granting.workspace, commits(together, told));
     // What does not exist keeps the others from being committed in sets.
-    const nothing = { spendKey: "f".repeat(32), generation: 1 };
+    const nothing = { spendKey: "f".repeat(36), generation: 1 };
     const asked = [
       ...commits(apart, told),
       { ...(commits(apart, [{ of: 0 }])[0] as CommitCommand), authorization: nothing },

@@ -90,7 +90,7 @@ describe("a charge that is told of several authorizations", () => {
 
   test.each([
     ["alone", []],
-    ["beside one that does not exist", [{ spendKey: "f".repeat(32), generation: 1 }]],
+    ["beside one that does not exist", [{ spendKey: "f".repeat(36), generation: 1 }]],
   ])("counts once, also when the spend that it settles waits for what it counted before: %s", async (_how, others) => {
     await granting.cap("spends", 50);
     const gone = await voided("a");

@@ -73,7 +73,7 @@ describe("a request of the proxy is one event", () => {
       eventOf({
         vaultKeyId: "other",
         disposition: "REPLAYED",
-        spendKey: "0".repeat(32),
+        spendKey: "0".repeat(36),
       }),
       eventOf({ disposition: "PASSED" }),
     ]);

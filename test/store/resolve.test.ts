@@ -144,7 +144,7 @@ describe("an operator's resolution", () => {
   });
 
   test("of nothing is refused", async () => {
-    const nothing = { spendKey: "0".repeat(32), generation: 1 };
+    const nothing = { spendKey: "0".repeat(36), generation: 1 };
     expect((await voided(nothing)).errorReason).toBe("NOT_FOUND");
     expect((await commit(nothing, "ch_1", "10")).errorReason).toBe("NOT_FOUND");
   });

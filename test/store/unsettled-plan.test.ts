@@ -22,7 +22,7 @@ beforeAll(async () => {
        told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time, latest_hold_expire_time, in_doubt_time,
        vendor_state, follow_until_time, vendor_reference, commit_time, committed_micros, committed_currency
      )
-     select $1, md5(n::text), 1, 'c' || n, '2026-11', 'p', md5(n::text), 'main', 'stripe', '', 'POST /v1/charges', 'usd', 1, 1,
+     select $1, '05e0' || md5(n::text), 1, 'c' || n, '2026-11', 'p', md5(n::text), 'main', 'stripe', '', 'POST /v1/charges', 'usd', 1, 1,
        'SPEND', 'SEND_ONCE', s.state, md5(n::text), false, '', t.grant_time, t.grant_time, t.grant_time,
        case when s.state = 'IN_DOUBT' then t.grant_time end,
        case when s.state = 'HELD' and n % 2 = 0 then 'processing' else '' end,

@@ -27,6 +27,7 @@ import {
   Settlement,
   VoidEvidence,
 } from "@holdfast/api/holdfast/v1/spend_pb";
+import { authorizationName } from "../../sdk/stable-key.ts";
 
 type AuthorizeAnswer = MessageInitShape<typeof AuthorizeSpendResponseSchema>;
 
@@ -123,7 +124,7 @@ export class FakeSpends {
     const generation = entries.length + 1;
     const granted: Entry = {
       authorization: create(AuthorizationSchema, {
-        name: `authorizations/${hash(text)}-${generation}`,
+        name: authorizationName(spend, generation),
         spend,
         state: AuthorizationState.HELD,
         generation,

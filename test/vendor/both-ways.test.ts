@@ -65,7 +65,7 @@ async function makeDifferences() {
     amount: 700,
     currency: "usd",
     source: "tok_visa",
-    metadata: { holdfast_authorization: `${"0".repeat(32)}-1` },
+    metadata: { holdfast_authorization: `${"0".repeat(36)}-1` },
   });
   const doubt = await world.doubted();
   return { missing, other, voided, late, nobody, doubt };

@@ -67,7 +67,8 @@ export const SpendSchema: GenMessage<Spend> = /*@__PURE__*/
  */
 export type Authorization = Message<"holdfast.v1.Authorization"> & {
   /**
-   * Resource name, "authorizations/{spend key}-{generation}". The same for every caller that computes it.
+   * Resource name, "authorizations/{spend key}-{generation}". The same for every caller that computes it: the spend key is
+   * the first four hex digits of the SHA-256 of the billing period and the 32 of the idempotency key of generation 1.
    *
    * @generated from field: string name = 1;
    */

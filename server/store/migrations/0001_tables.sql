@@ -296,7 +296,9 @@ create table holdfast.authorizations (
   -- A look that began before says nothing about absence: something else was found or told then.
   look_from_time timestamptz,
   constraint authorizations_workspace_fkey foreign key (workspace_id) references holdfast.workspaces (workspace_id),
-  constraint authorizations_spend_key_check check (spend_key ~ '^[0-9a-f]{32}$'),
+  -- Four hex digits of the billing period, then those of the stable key: what is billed now lies together in every index,
+  -- apart from what has been billed in years, and no new row touches those leaves.
+  constraint authorizations_spend_key_check check (spend_key ~ '^[0-9a-f]{36}$'),
   constraint authorizations_idempotency_key_check check (idempotency_key ~ '^[0-9a-f]{32}$'),
   constraint authorizations_generation_check check (generation >= 1),
   constraint authorizations_identity_check check (

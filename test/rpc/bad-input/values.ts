@@ -147,7 +147,7 @@ export const valuesOf = {
   ],
   margin: [...unseen, ...all("-0.1", "10.1", "0.00001", "1e1", "0x1", " 1", "١")],
   zone: [...unseen, ...all("Mars/Olympus", "europe", "z".repeat(65), "../etc/passwd")],
-  authorization: [...empty, ...name, { raw: `"authorizations/${"0".repeat(32)}-1"`, reason: "NOT_FOUND", field: null }],
+  authorization: [...empty, ...name, { raw: `"authorizations/${"0".repeat(36)}-1"`, reason: "NOT_FOUND", field: null }],
   authorizationFilter: name,
   cap: [...empty, ...name, { raw: '"caps/nobody"', reason: "NOT_FOUND", field: null }],
   capItem: [...empty, ...name, ...all("caps/nobody", "vaultKeys/main")],
