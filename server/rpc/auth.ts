@@ -1,4 +1,4 @@
-import { createHash, randomBytes, timingSafeEqual } from "node:crypto";
+import { hash as digest, randomBytes, timingSafeEqual } from "node:crypto";
 import { type DescMethod, getOption, hasOption } from "@bufbuild/protobuf";
 import {
   type ContextKey,
@@ -89,12 +89,19 @@ export function createToken(
 
 /** SHA-256 of the whole token: what is stored and compared. A 256-bit secret needs no slow hash. */
 export function tokenHash(token: string): Buffer {
-  return createHash("sha256").update(token, "utf8").digest();
+  return digest("sha256", token, "buffer");
 }
 
-/** The roles that an RPC's options name. Empty means that nobody may call it. */
+const rolesByMethod = new WeakMap<DescMethod, readonly Role[]>();
+
+/** The roles that an RPC's options name. Empty means that nobody may call it. Read once: every call is judged twice. */
 export function rolesOf(method: DescMethod): readonly Role[] {
-  return hasOption(method, roles) ? getOption(method, roles) : [];
+  let known = rolesByMethod.get(method);
+  if (known === undefined) {
+    known = hasOption(method, roles) ? getOption(method, roles) : [];
+    rolesByMethod.set(method, known);
+  }
+  return known;
 }
 
 /** The caller of an RPC that is not open. Throws INVALID_TOKEN where the gate has not run. */

@@ -40,8 +40,10 @@ const validator = createValidator({ regexMatch: matches });
  * Throws `InvalidRequestError`; its paths start at `message`.
  */
 export function validateMessage<Desc extends DescMessage>(schema: Desc, message: MessageShape<Desc>): void {
-  const violations = [...unknownFields(schema, message, ""), ...ruleViolations(schema, message)];
-  const [first, ...others] = violations;
+  const violations = ruleViolations(schema, message);
+  const [first, ...others] = hasUnknownFields(schema, message)
+    ? [...unknownFields(schema, message, ""), ...violations]
+    : violations;
   if (first !== undefined) throw new InvalidRequestError([first, ...others]);
 }
 
@@ -121,6 +123,22 @@ function patternOf(field: DescField | undefined): string | undefined {
   const rules = getOption(field, fieldRules);
   const leaf = rules.type.case === "repeated" ? rules.type.value.items : rules;
   return leaf?.type.case === "string" ? leaf.type.value.pattern : undefined;
+}
+
+/** Whether `unknownFields` yields any. Nearly always it would not, and a generator for each message is dear. */
+function hasUnknownFields(schema: DescMessage, message: Message): boolean {
+  if (message.$unknown !== undefined && message.$unknown.length > 0) return true;
+  const holder = message as unknown as Record<string, unknown>;
+  for (const field of messageFields(schema)) {
+    const desc = field.message;
+    if (desc === undefined || holder[field.oneof?.localName ?? field.localName] === undefined) continue;
+    if (field.fieldKind === "message" && field.oneof === undefined) {
+      if (hasUnknownFields(desc, holder[field.localName] as Message)) return true;
+    } else if (!unknownInField(field, message, "").next().done) {
+      return true;
+    }
+  }
+  return false;
 }
 
 /**
