@@ -9,7 +9,7 @@ type StripeObject = Readonly<Record<string, unknown>>;
 
 /** What a reconciliation has to know of an authorization. */
 export interface Reconcilable {
-  /** The last part of its name, "8ee6…29f5-1": what our metadata carries. */
+  /** The last part of its name, "05e0…29f5-1": what our metadata carries. */
   readonly mark: string;
   /** Method and path template. */
   readonly endpoint: string;

@@ -7,8 +7,8 @@ const columns = "spend_key, customer_id, purpose, attempt_id";
 const text = `insert into plain (${columns}, workspace_id, generation, billing_period, idempotency_key, vault_key_id, vendor,
     vendor_account, endpoint, currency, amount_micros, held_micros, direction, settlement, state,
     told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time, latest_hold_expire_time)
-  select ${columns}, 'hot', 1, '2026-11', right(spend_key, 32), 'bench', 'stripe', '', 'POST /v1/payment_intents', 'usd', 1000000,
-    1000000, 'SPEND', 'TWO_STEP', 'HELD', false, repeat('0', 64), now(), now() + interval '1 day',
+  select ${columns}, 'hot', 1, '2026-11', right(spend_key, 32), 'bench', 'stripe', '', 'POST /v1/payment_intents', 'usd',
+    1000000, 1000000, 'SPEND', 'TWO_STEP', 'HELD', false, repeat('0', 64), now(), now() + interval '1 day',
     now() + interval '1 day'
   from unnest($1::text[], $2::text[], $3::text[], $4::text[]) as x (${columns})`;
 

@@ -38,7 +38,8 @@ const authorizationsText = `
     settlement, state, attempt_id, told_may_have_been_sent, body_fingerprint, grant_time, hold_expire_time,
     latest_hold_expire_time, vendor_reference, bind_time, committed_micros, committed_currency, commit_time,
     void_evidence, void_reason, void_time)
-  select 'hot', left(encode(sha256(convert_to(x.period, 'UTF8')), 'hex'), 4) || k.key, 1, x.customer, x.period, x.purpose, k.key, 'bench', 'stripe', '', 'POST /v1/payment_intents', 'usd',
+  select 'hot', left(encode(sha256(convert_to(x.period, 'UTF8')), 'hex'), 4) || k.key, 1, x.customer, x.period, x.purpose,
+    k.key, 'bench', 'stripe', '', 'POST /v1/payment_intents', 'usd',
     ${amountMicros}, ${amountMicros}, 'SPEND', 'TWO_STEP', x.state, k.key, false, repeat('0', 64), x.at,
     x.at + interval '1 day', x.at + interval '1 day',
     case when x.state <> 'HELD' then 'pi_' || left(k.key, 24) end, case when x.state <> 'HELD' then x.at end,

@@ -241,7 +241,7 @@ export function parseAuthorizationName(name: string, field: string): Authorizati
   if (match === null) {
     throw new HoldfastError(
       "INVALID_FIELD",
-      `${field}: must be a name that AuthorizeSpend has answered, for example "authorizations/8ee6…29f5-1".`,
+      `${field}: must be a name that AuthorizeSpend has answered, for example "authorizations/05e0…29f5-1".`,
       { metadata: { field } },
     );
   }

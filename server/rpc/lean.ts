@@ -162,7 +162,7 @@ function isPlain(headers: IncomingHttpHeaders): boolean {
   );
 }
 
-function begin(arrived: Arrived, method: LeanMethod, path: LeanPath): Promise<void> {
+async function begin(arrived: Arrived, method: LeanMethod, path: LeanPath): Promise<void> {
   const { stream, headers } = arrived;
   const { limits, shutdownSignal } = path.options;
   headers["grpc-timeout"] ??= `${limits.timeoutMaxMs}m`;
@@ -189,7 +189,7 @@ function begin(arrived: Arrived, method: LeanMethod, path: LeanPath): Promise<vo
     if (path.calls.delete(call)) call.abort(resetReason(stream.rstCode));
     call.end();
   });
-  return serve({ stream, call, method, path, compression, refused: compression.error ?? timeout.error });
+  await serve({ stream, call, method, path, compression, refused: compression.error ?? timeout.error });
 }
 
 /** One call under way. */

@@ -40,10 +40,10 @@ const validator = createValidator({ regexMatch: matches });
  * Throws `InvalidRequestError`; its paths start at `message`.
  */
 export function validateMessage<Desc extends DescMessage>(schema: Desc, message: MessageShape<Desc>): void {
-  const violations = ruleViolations(schema, message);
-  const [first, ...others] = hasUnknownFields(schema, message)
-    ? [...unknownFields(schema, message, ""), ...violations]
-    : violations;
+  const violations: FieldViolation[] = [];
+  addUnknownFields(violations, schema, message, "");
+  violations.push(...ruleViolations(schema, message));
+  const [first, ...others] = violations;
   if (first !== undefined) throw new InvalidRequestError([first, ...others]);
 }
 
@@ -125,59 +125,43 @@ function patternOf(field: DescField | undefined): string | undefined {
   return leaf?.type.case === "string" ? leaf.type.value.pattern : undefined;
 }
 
-/** Whether `unknownFields` yields any. Nearly always it would not, and a generator for each message is dear. */
-function hasUnknownFields(schema: DescMessage, message: Message): boolean {
-  if (message.$unknown !== undefined && message.$unknown.length > 0) return true;
-  const holder = message as unknown as Record<string, unknown>;
-  for (const field of messageFields(schema)) {
-    const desc = field.message;
-    if (desc === undefined || holder[field.oneof?.localName ?? field.localName] === undefined) continue;
-    if (field.fieldKind === "message" && field.oneof === undefined) {
-      if (hasUnknownFields(desc, holder[field.localName] as Message)) return true;
-    } else if (!unknownInField(field, message, "").next().done) {
-      return true;
-    }
-  }
-  return false;
-}
-
 /**
- * Fields of the binary format that the contract does not know. JSON refuses them while parsing; a caller that sends
- * one in binary believes in a feature that this server does not have, and must not be told that all is well.
+ * Adds what the binary format brought that the contract does not know. JSON refuses it while parsing; a caller that sends
+ * such a field in binary believes in a feature that this server does not have, and must not be told that all is well.
  */
-function* unknownFields(schema: DescMessage, message: Message, path: string): Generator<FieldViolation> {
+function addUnknownFields(found: FieldViolation[], schema: DescMessage, message: Message, path: string): void {
   for (const { no } of message.$unknown ?? []) {
-    yield {
-      field: path === "" ? `${no}` : `${path}.${no}`,
+    found.push({
+      field: inPath(path, `${no}`),
       description: `${schema.typeName} has no field with number ${no}; send only fields of this server's version.`,
-    };
+    });
   }
-  for (const field of messageFields(schema)) {
-    const name = path === "" ? field.name : `${path}.${field.name}`;
-    yield* unknownInField(field, message, name);
-  }
+  for (const field of messageFields(schema)) addUnknownInField(found, field, message, path);
 }
 
-function* unknownInField(field: DescField, message: Message, name: string): Generator<FieldViolation> {
+function addUnknownInField(found: FieldViolation[], field: DescField, message: Message, path: string): void {
   const desc = field.message;
   if (desc === undefined) return;
   const holder = message as unknown as Record<string, unknown>;
-  if (field.oneof !== undefined) {
-    const chosen = holder[field.oneof.localName] as { case?: string; value?: unknown };
-    if (chosen.case === field.localName) yield* unknownFields(desc, chosen.value as Message, name);
-    return;
-  }
-  const value = holder[field.localName];
-  if (value === undefined) return;
+  const chosen = field.oneof && (holder[field.oneof.localName] as { case?: string; value?: unknown });
+  const value = chosen === undefined ? holder[field.localName] : chosen.case === field.localName && chosen.value;
+  // Nearly always: paths are made only for what is there.
+  if (value === undefined || value === false) return;
+  const name = inPath(path, field.name);
   if (field.fieldKind === "list") {
-    for (const [index, item] of (value as Message[]).entries()) yield* unknownFields(desc, item, `${name}[${index}]`);
+    for (const [index, item] of (value as Message[]).entries())
+      addUnknownFields(found, desc, item, `${name}[${index}]`);
   } else if (field.fieldKind === "map") {
     for (const [key, item] of Object.entries(value as Record<string, Message>)) {
-      yield* unknownFields(desc, item, `${name}["${key}"]`);
+      addUnknownFields(found, desc, item, `${name}["${key}"]`);
     }
   } else {
-    yield* unknownFields(desc, value as Message, name);
+    addUnknownFields(found, desc, value as Message, name);
   }
+}
+
+function inPath(path: string, name: string): string {
+  return path === "" ? name : `${path}.${name}`;
 }
 
 const fieldsBySchema = new Map<DescMessage, readonly DescField[]>();

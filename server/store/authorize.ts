@@ -115,7 +115,8 @@ function newAuthorization(command: AuthorizeCommand, grantTime: bigint): Authori
     spend,
     amount,
     held: amount.micros,
-    idempotencyKey: key.slice(4),
+    // Its end is the stable key: not hashed again.
+    idempotencyKey: key.slice(-32),
     vaultKeyId,
     vendor,
     vendorAccount,

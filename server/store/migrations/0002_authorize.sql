@@ -131,8 +131,8 @@ begin
       resend_safe_for, state, attempt_id, told_may_have_been_sent, body_fingerprint, credential_fingerprint, grant_time,
       hold_expire_time, latest_hold_expire_time, lease, fencing_token, trace_id
     )
-    select p_workspace, c.spend_key, 1, c.customer_id, c.billing_period, c.purpose, right(c.spend_key, 32), c.vault_key_id,
-      c.vendor, c.vendor_account, c.endpoint, c.currency, c.amount_micros, c.amount_micros, c.direction,
+    select p_workspace, c.spend_key, 1, c.customer_id, c.billing_period, c.purpose, right(c.spend_key, 32),
+      c.vault_key_id, c.vendor, c.vendor_account, c.endpoint, c.currency, c.amount_micros, c.amount_micros, c.direction,
       c.refund_of, c.settlement, c.resend_safe_for, 'HELD', c.attempt_id, false, c.body_fingerprint,
       c.credential_fingerprint, v_now, v_now + c.hold_for, v_now + c.hold_for, c.lease, c.fencing_token, c.trace_id
     from (

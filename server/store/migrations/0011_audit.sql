@@ -120,8 +120,8 @@ begin
       where f.workspace_id = p_workspace and f.fold = t.fold and f.xid = t.xid
       returning f.fold, f.xid, f.fold_time, f.count
     )
-    select g.fold, min(g.xid) as xid, sum(g.count)::bigint as count, min(g.fold_time) as first_time, max(g.fold_time) as last_time,
-      count(*)::integer as rows
+    select g.fold, min(g.xid) as xid, sum(g.count)::bigint as count, min(g.fold_time) as first_time,
+      max(g.fold_time) as last_time, count(*)::integer as rows
     from gone g
     group by g.fold
     order by g.fold
@@ -135,8 +135,8 @@ begin
       workspace_id, xid, n, event_time, kind, actor_kind, actor_id, spend_key, generation, customer_id, billing_period,
       purpose, currency, amount_micros, disposition, reason, detail, vault_key_id, fold, count
     )
-    select p_workspace, pg_current_xact_id(), v_n, r.last_time, e.kind, e.actor_kind, e.actor_id, e.spend_key, e.generation, e.customer_id, e.billing_period,
-      e.purpose, e.currency, e.amount_micros, e.disposition, e.reason,
+    select p_workspace, pg_current_xact_id(), v_n, r.last_time, e.kind, e.actor_kind, e.actor_id, e.spend_key,
+      e.generation, e.customer_id, e.billing_period, e.purpose, e.currency, e.amount_micros, e.disposition, e.reason,
       e.detail || jsonb_build_object(
         'first_time', to_char(r.first_time at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
         'last_time', to_char(r.last_time at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')),
