@@ -134,7 +134,10 @@ function checked(dependencies: VendorCredentialDependencies, vendor: string, sec
   if (vendor !== "stripe") throw invalidField("vendor", 'must be "stripe": no other vendor can be asked yet.');
   const maskedSecret = maskSecret(vendor, secret);
   if (maskedSecret === undefined) {
-    throw invalidField("secret", "is no secret or restricted key of Stripe's, such as sk_live_…, rk_live_… or sk_test_….");
+    throw invalidField(
+      "secret",
+      "is no secret or restricted key of Stripe's, such as sk_live_…, rk_live_… or sk_test_….",
+    );
   }
   return { cipher, maskedSecret };
 }

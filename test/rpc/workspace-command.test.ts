@@ -23,7 +23,8 @@ describe("workspace create", () => {
     expect(token).toMatch(/^op_fresh_root_[A-Za-z0-9]{43}$/);
     const admin = server.adminAs(token);
     expect((await admin.listOperators({})).operators.map((one) => one.name)).toEqual(["operators/root"]);
-    expect((await admin.listAuditEvents({})).auditEvents.map((one) => one.kind)).toEqual(["workspace.created"]);
+    const { auditEvents } = await admin.listAuditEvents({ newestFirst: true });
+    expect(auditEvents.map((one) => one.kind)).toEqual(["workspace.created"]);
     expect((await admin.listVaultKeys({})).vaultKeys).toEqual([]);
     const { rows } = await server.database.pool.query<{ text: string }>(
       "select o::text as text from holdfast.operators o",
