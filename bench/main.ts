@@ -5,6 +5,7 @@ import { growthBench } from "./engine/growth.ts";
 import { overloadBench } from "./engine/overload.ts";
 import { rpcBench } from "./engine/rpc.ts";
 import { serversBench } from "./engine/servers.ts";
+import { sustainedBench } from "./engine/sustained.ts";
 import { proxyBench } from "./proxy/proxy.ts";
 
 /** Every bench, by the name that the command line takes. */
@@ -14,6 +15,7 @@ const benches: Readonly<Record<string, Bench>> = {
   servers: serversBench,
   growth: growthBench,
   overload: overloadBench,
+  sustained: sustainedBench,
   proxy: proxyBench,
 };
 

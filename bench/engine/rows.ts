@@ -76,6 +76,9 @@ function eventDetail(label: string): string {
 }
 
 const countersText = `
+  with key as (
+    insert into holdfast.counter_keys (workspace_id, cap_id, window_label, subject) values ('hot', 'hot-0', $1, '')
+  )
   insert into holdfast.counters (workspace_id, cap_id, window_label, subject, committed_micros, held_micros)
   select 'hot', 'hot-0', $1, '', coalesce(sum(t.committed_micros), 0),
     coalesce(sum(t.held_micros) filter (where t.state = 'HELD'), 0)

@@ -31,6 +31,10 @@ delete from holdfast.audit_partitions;
 -- A sharded statement is planned once its workspace is known; a plan for any workspace is refused there.
 alter function holdfast.authorize_batch(text, jsonb) reset plan_cache_mode;
 alter function holdfast.commit_batch(text, jsonb) reset plan_cache_mode;
+alter function holdfast.make_counters(text, text[], text[], text[]) reset plan_cache_mode;
+alter function holdfast.lock_counters(text, text[], text[], text[]) reset plan_cache_mode;
+alter function holdfast.move_counters(text, text[], text[], text[], numeric[], numeric[], bigint[], bigint[])
+  reset plan_cache_mode;
 
 -- Of the whole database, or with a key that holds across workspaces: every node has them whole.
 do $$
@@ -64,6 +68,7 @@ begin
     'vault_keys',
     'vault_key_uses',
     'caps',
+    'counter_keys',
     'counters',
     'authorizations',
     'holds',
@@ -128,6 +133,9 @@ begin
     'holdfast.window_end(holdfast.caps, text)',
     'holdfast.cap_figures(text, text, text, bigint, numeric, numeric)',
     'holdfast.share_policy(text)',
+    'holdfast.make_counters(text, text[], text[], text[])',
+    'holdfast.lock_counters(text, text[], text[], text[])',
+    'holdfast.move_counters(text, text[], text[], text[], numeric[], numeric[], bigint[], bigint[])',
     'holdfast.actor_in_force(text, text, text)',
     'holdfast.engaged_kill_switch(text, text, text)',
     'holdfast.lease_denial(text, text, timestamptz)',

@@ -214,7 +214,7 @@ create table holdfast.contradiction_counts (
   counted_micros bigint default 0 not null,
   counted_spends integer default 0 not null,
   constraint contradiction_counts_amount_check CHECK (((counted_micros >= 0) AND ((counted_spends >= 0) AND (counted_spends <= 1)))),
-  constraint contradiction_counts_counter_fkey FOREIGN KEY (workspace_id, cap_id, window_label, subject) REFERENCES counters(workspace_id, cap_id, window_label, subject),
+  constraint contradiction_counts_counter_fkey FOREIGN KEY (workspace_id, cap_id, window_label, subject) REFERENCES counter_keys(workspace_id, cap_id, window_label, subject),
   constraint contradiction_counts_pkey PRIMARY KEY (workspace_id, vendor, vendor_reference, cap_id, window_label, subject)
 );
 
@@ -242,6 +242,17 @@ create table holdfast.contradictions (
   constraint contradictions_pkey PRIMARY KEY (workspace_id, vendor, vendor_reference, spend_key, generation)
 );
 
+create table holdfast.counter_keys (
+  workspace_id text not null,
+  cap_id text not null,
+  window_label text not null,
+  subject text not null,
+  constraint counter_keys_cap_fkey FOREIGN KEY (workspace_id, cap_id) REFERENCES caps(workspace_id, cap_id),
+  constraint counter_keys_label_check CHECK ((length(window_label) <= 128)),
+  constraint counter_keys_pkey PRIMARY KEY (workspace_id, cap_id, window_label, subject),
+  constraint counter_keys_subject_check CHECK ((length(subject) <= 128))
+);
+
 create table holdfast.counters (
   workspace_id text not null,
   cap_id text not null,
@@ -251,13 +262,9 @@ create table holdfast.counters (
   held_micros numeric(38,0) default 0 not null,
   committed_count bigint default 0 not null,
   held_count bigint default 0 not null,
-  constraint counters_cap_fkey FOREIGN KEY (workspace_id, cap_id) REFERENCES caps(workspace_id, cap_id),
   constraint counters_committed_check CHECK ((committed_micros >= (0)::numeric)),
   constraint counters_counts_check CHECK (((committed_count >= 0) AND (held_count >= 0))),
-  constraint counters_held_check CHECK ((held_micros >= (0)::numeric)),
-  constraint counters_label_check CHECK ((length(window_label) <= 128)),
-  constraint counters_pkey PRIMARY KEY (workspace_id, cap_id, window_label, subject),
-  constraint counters_subject_check CHECK ((length(subject) <= 128))
+  constraint counters_held_check CHECK ((held_micros >= (0)::numeric))
 );
 
 create table holdfast.holds (
@@ -620,6 +627,8 @@ CREATE UNIQUE INDEX contradictions_id_idx ON holdfast.contradictions USING btree
 
 CREATE INDEX contradictions_open_idx ON holdfast.contradictions USING btree (workspace_id, create_time DESC, contradiction_id DESC) WHERE (close_time IS NULL);
 
+CREATE INDEX counters_key_idx ON holdfast.counters USING btree (workspace_id, cap_id, window_label, subject);
+
 CREATE INDEX kill_switches_engage_time_idx ON holdfast.kill_switches USING btree (workspace_id, engage_time DESC, kill_switch_id DESC);
 
 CREATE UNIQUE INDEX kill_switches_engaged_idx ON holdfast.kill_switches USING btree (workspace_id, target_kind, target) WHERE (release_time IS NULL);
@@ -724,11 +733,17 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.lease_denial(p_workspace text, p_vault_key text, p_now timestamp with time zone) returns text
 
+-- function holdfast.lock_counters(p_workspace text, p_caps text[], p_labels text[], p_subjects text[]) returns SETOF counters
+
 -- function holdfast.look_counts(p_row authorizations, p_look_time timestamp with time zone, p_now timestamp with time zone) returns boolean
+
+-- function holdfast.make_counters(p_workspace text, p_caps text[], p_labels text[], p_subjects text[]) returns void
 
 -- function holdfast.matching_caps(p_workspace text, p_requests authorize_request[], p_now timestamp with time zone) returns TABLE(ord integer, cap_id text, label text, subject text, unpinned boolean)
 
 -- function holdfast.measure_audit(p_blocks integer) returns boolean
+
+-- function holdfast.move_counters(p_workspace text, p_caps text[], p_labels text[], p_subjects text[], p_held_micros numeric[], p_committed_micros numeric[], p_held_count bigint[], p_committed_count bigint[]) returns void
 
 -- function holdfast.next_reconciliation(p_first timestamp with time zone, p_now timestamp with time zone) returns timestamp with time zone
 

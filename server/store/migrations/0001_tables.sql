@@ -213,10 +213,26 @@ create index caps_attached_idx on holdfast.caps (workspace_id, cap_id) where arc
 
 create unique index caps_request_idx on holdfast.caps (workspace_id, request_id) where request_id is not null;
 
--- One row per cap, window and subject (the customer of a per_customer cap, else ''). The row is locked while
--- a grant is decided, and its totals are the only ones: nothing is ever summed up from other rows. One amount fits
--- 64 bits, the sum of ten does not, and a charge that is true must always be counted: so the totals are numeric. Of a
--- cap that counts spends only the counts move, of any other one only the amounts.
+-- One row per cap, window and subject (the customer of a per_customer cap, else ''), which never changes: what makes a
+-- counter one. Only who inserts it makes the counter.
+create table holdfast.counter_keys (
+  workspace_id text not null,
+  cap_id text not null,
+  window_label text not null,
+  subject text not null,
+  constraint counter_keys_pkey primary key (workspace_id, cap_id, window_label, subject),
+  constraint counter_keys_cap_fkey foreign key (workspace_id, cap_id) references holdfast.caps (workspace_id, cap_id),
+  constraint counter_keys_label_check check (length(window_label) <= 128),
+  constraint counter_keys_subject_check check (length(subject) <= 128)
+);
+
+-- One row per key. The row is locked while a grant is decided, and its totals are the only ones: nothing is ever summed up
+-- from other rows. One amount fits 64 bits, the sum of ten does not, and a charge that is true must always be counted: so
+-- the totals are numeric. Of a cap that counts spends only the counts move, of any other one only the amounts.
+--
+-- No row is written more often, and while some transaction keeps its snapshot none of its old versions can go. A unique
+-- index looks at all of them with each new version, so it is the keys' table that has one. What has no primary key says
+-- itself what its rows are known by where changes are replicated.
 create table holdfast.counters (
   workspace_id text not null,
   cap_id text not null,
@@ -226,14 +242,14 @@ create table holdfast.counters (
   held_micros numeric(38, 0) not null default 0,
   committed_count bigint not null default 0,
   held_count bigint not null default 0,
-  constraint counters_pkey primary key (workspace_id, cap_id, window_label, subject),
-  constraint counters_cap_fkey foreign key (workspace_id, cap_id) references holdfast.caps (workspace_id, cap_id),
-  constraint counters_label_check check (length(window_label) <= 128),
-  constraint counters_subject_check check (length(subject) <= 128),
   constraint counters_committed_check check (committed_micros >= 0),
   constraint counters_held_check check (held_micros >= 0),
   constraint counters_counts_check check (committed_count >= 0 and held_count >= 0)
 ) with (fillfactor = 70);
+
+alter table holdfast.counters replica identity full;
+
+create index counters_key_idx on holdfast.counters (workspace_id, cap_id, window_label, subject);
 
 -- One row per generation of a spend, for ever: it is the guard against a second charge. spend_key is the
 -- stable key of generation 1, so the primary key is the spend's identity.
@@ -475,7 +491,7 @@ create table holdfast.contradiction_counts (
   constraint contradiction_counts_pkey primary key
     (workspace_id, vendor, vendor_reference, cap_id, window_label, subject),
   constraint contradiction_counts_counter_fkey foreign key (workspace_id, cap_id, window_label, subject)
-    references holdfast.counters (workspace_id, cap_id, window_label, subject),
+    references holdfast.counter_keys (workspace_id, cap_id, window_label, subject),
   constraint contradiction_counts_amount_check check (counted_micros >= 0 and counted_spends between 0 and 1)
 );
 
@@ -548,9 +564,103 @@ create index audit_events_spend_idx on holdfast.audit_events (workspace_id, spen
 alter table holdfast.authorizations alter column workspace_id set (n_distinct = 1);
 alter table holdfast.holds alter column workspace_id set (n_distinct = 1);
 alter table holdfast.counters alter column workspace_id set (n_distinct = 1);
+alter table holdfast.counter_keys alter column workspace_id set (n_distinct = 1);
 alter table holdfast.caps alter column workspace_id set (n_distinct = 1);
 alter table holdfast.vendor_charges alter column workspace_id set (n_distinct = 1);
 alter table holdfast.audit_events alter column workspace_id set (n_distinct = 1, n_distinct_inherited = 1);
+
+-- Makes the counters that do not exist yet: all of a call before it locks any, for who waits here for another call's must
+-- hold none that it waits for.
+create function holdfast.make_counters(p_workspace text, p_caps text[], p_labels text[], p_subjects text[]) returns void
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+  with made as (
+    insert into holdfast.counter_keys (workspace_id, cap_id, window_label, subject)
+      select distinct p_workspace, k.cap_id, k.label, k.subject
+      from unnest(p_caps, p_labels, p_subjects) as k (cap_id, label, subject)
+      order by k.cap_id, k.label, k.subject
+      on conflict (workspace_id, cap_id, window_label, subject) do nothing
+      returning cap_id, window_label, subject
+  )
+  insert into holdfast.counters (workspace_id, cap_id, window_label, subject)
+    select p_workspace, m.cap_id, m.window_label, m.subject from made m;
+end
+$$;
+
+-- Locks counters in the order of their keys, each named once or more, and gives them as they are then; nothing for one
+-- that does not exist.
+--
+-- Here and below a counter is looked up backwards: its newest version stands last among those that cannot go yet.
+create function holdfast.lock_counters(p_workspace text, p_caps text[], p_labels text[], p_subjects text[])
+returns setof holdfast.counters
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+-- A plan that is made while the table is small is used when it has grown.
+set enable_seqscan = off
+as $$
+begin
+  return query
+    select n.*
+    from (
+      select distinct k.cap_id, k.label, k.subject
+      from unnest(p_caps, p_labels, p_subjects) as k (cap_id, label, subject)
+      order by k.cap_id, k.label, k.subject
+    ) k
+    cross join lateral (
+      select n.* from holdfast.counters n
+      where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.label
+        and n.subject between k.subject and k.subject
+      order by n.subject desc limit 1
+      for update
+    ) n;
+end
+$$;
+
+-- Adds to counters that the caller has locked; what is named more than once is added up first. An amount below 0 is taken
+-- away.
+create function holdfast.move_counters(
+  p_workspace text, p_caps text[], p_labels text[], p_subjects text[], p_held_micros numeric[],
+  p_committed_micros numeric[], p_held_count bigint[], p_committed_count bigint[]
+) returns void
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+-- Every place is looked at once.
+set enable_memoize = off
+as $$
+declare
+  v_lost bigint;
+begin
+  with change as materialized (
+    select k.cap_id, k.label, k.subject, sum(k.held_micros) as held_micros, sum(k.committed_micros) as committed_micros,
+      sum(k.held_count) as held_count, sum(k.committed_count) as committed_count
+    from unnest(
+      p_caps, p_labels, p_subjects, p_held_micros, p_committed_micros, p_held_count, p_committed_count
+    ) as k (cap_id, label, subject, held_micros, committed_micros, held_count, committed_count)
+    group by k.cap_id, k.label, k.subject
+  ), changed as (
+    -- By its place: with its key alone, a plan might read them all. The workspace is no more than a check.
+    update holdfast.counters n set
+        held_micros = n.held_micros + k.held_micros, committed_micros = n.committed_micros + k.committed_micros,
+        held_count = n.held_count + k.held_count, committed_count = n.committed_count + k.committed_count
+      from change k
+      cross join lateral (
+        select n.ctid as place from holdfast.counters n
+        where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.label
+          and n.subject between k.subject and k.subject
+        order by n.subject desc limit 1
+      ) l
+      where (n.workspace_id = p_workspace) is true and n.ctid = l.place
+      returning 1
+  )
+  select (select count(*) from change) - (select count(*) from changed) into v_lost;
+  if v_lost > 0 then
+    raise exception '% counters were not there to be moved', v_lost using errcode = 'data_corrupted';
+  end if;
+end
+$$;
 
 -- The first of so many numbers for events of this transaction, which are all its own. They are counted in a setting that
 -- ends with the transaction, and goes back with a savepoint as the events do: to look for the last one among the events

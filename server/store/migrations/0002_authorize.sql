@@ -191,12 +191,10 @@ begin
 
   -- Every counter that a request draws on must exist before it can be locked. Where its caller could invent the label,
   -- nothing is drawn, and no row is left behind.
-  insert into holdfast.counters (workspace_id, cap_id, window_label, subject)
-    select distinct p_workspace, m.cap_id, m.label, m.subject
-    from unnest(m_caps, m_labels, m_subjects, m_unpinned) as m (cap_id, label, subject, unpinned)
-    where not m.unpinned
-    order by m.cap_id, m.label, m.subject
-    on conflict (workspace_id, cap_id, window_label, subject) do nothing;
+  perform holdfast.make_counters(
+    p_workspace, array_agg(m.cap_id), array_agg(m.label), array_agg(m.subject))
+  from unnest(m_caps, m_labels, m_subjects, m_unpinned) as m (cap_id, label, subject, unpinned)
+  where not m.unpinned;
 
   select coalesce(array_agg(k.cap_id), '{}'), coalesce(array_agg(k.window_label), '{}'),
     coalesce(array_agg(k.subject), '{}'), coalesce(array_agg(k.cap_limit), '{}'),
@@ -210,32 +208,30 @@ begin
       case when c.currency is null then n.committed_count else n.committed_micros end as committed,
       case when c.currency is null then n.held_count else n.held_micros end as held
     from (
-      select m.cap_id, m.label, m.subject
-      from unnest(m_caps, m_labels, m_subjects) as m (cap_id, label, subject)
-      union
-      -- What an expired, never bound generation would give back.
-      select h.cap_id, h.window_label, h.subject
-      from unnest(v_requests) as x
-      cross join lateral (
-        select t.spend_key, t.generation, t.state, t.settlement, t.vendor_reference from holdfast.authorizations t
-        where t.workspace_id = p_workspace and t.spend_key = x.spend_key
-        offset 0
-      ) t
-      cross join lateral (
-        select h.cap_id, h.window_label, h.subject from holdfast.holds h
-        where h.workspace_id = p_workspace and h.spend_key = t.spend_key and h.generation = t.generation
-        offset 0
-      ) h
-      where t.state in ('HELD', 'IN_DOUBT') and t.settlement = 'TWO_STEP' and t.vendor_reference is null
-      order by cap_id, label, subject
+      select array_agg(m.cap_id) as caps, array_agg(m.label) as labels, array_agg(m.subject) as subjects
+      from (
+        select m.cap_id, m.label, m.subject
+        from unnest(m_caps, m_labels, m_subjects) as m (cap_id, label, subject)
+        union
+        -- What an expired, never bound generation would give back.
+        select h.cap_id, h.window_label, h.subject
+        from unnest(v_requests) as x
+        cross join lateral (
+          select t.spend_key, t.generation, t.state, t.settlement, t.vendor_reference from holdfast.authorizations t
+          where t.workspace_id = p_workspace and t.spend_key = x.spend_key
+          offset 0
+        ) t
+        cross join lateral (
+          select h.cap_id, h.window_label, h.subject from holdfast.holds h
+          where h.workspace_id = p_workspace and h.spend_key = t.spend_key and h.generation = t.generation
+          offset 0
+        ) h
+        where t.state in ('HELD', 'IN_DOUBT') and t.settlement = 'TWO_STEP' and t.vendor_reference is null
+      ) m
     ) m
+    cross join lateral holdfast.lock_counters(p_workspace, m.caps, m.labels, m.subjects) n
     cross join lateral (
-      select n.* from holdfast.counters n
-      where n.workspace_id = p_workspace and n.cap_id = m.cap_id and n.window_label = m.label and n.subject = m.subject
-      for update
-    ) n
-    cross join lateral (
-      select c.* from holdfast.caps c where c.workspace_id = p_workspace and c.cap_id = m.cap_id
+      select c.* from holdfast.caps c where c.workspace_id = p_workspace and c.cap_id = n.cap_id
       offset 0
     ) c
   ) k;
@@ -562,14 +558,12 @@ begin
     d_detail[r.ord] := jsonb_build_object('caps', v_figures);
   end loop;
 
-  -- Every one conflicts: an insert finds its row by the key, where the plan of an update might read them all.
-  insert into holdfast.counters as n (workspace_id, cap_id, window_label, subject, held_micros, held_count)
-    select p_workspace, k.cap_id, k.label, k.subject, case when k.currency is null then 0 else k.amount end,
-      case when k.currency is null then k.amount else 0 end
-    from unnest(v_caps, v_labels, v_subjects, v_currencies, v_add) as k (cap_id, label, subject, currency, amount)
-    where k.amount > 0
-    on conflict (workspace_id, cap_id, window_label, subject) do update set
-      held_micros = n.held_micros + excluded.held_micros, held_count = n.held_count + excluded.held_count;
+  perform holdfast.move_counters(
+    p_workspace, array_agg(k.cap_id), array_agg(k.label), array_agg(k.subject),
+    array_agg(case when k.currency is null then 0 else k.amount end), array_agg(0::numeric),
+    array_agg(case when k.currency is null then k.amount else 0 end::bigint), array_agg(0::bigint))
+  from unnest(v_caps, v_labels, v_subjects, v_currencies, v_add) as k (cap_id, label, subject, currency, amount)
+  where k.amount > 0;
 
   insert into holdfast.holds (
     workspace_id, spend_key, generation, cap_id, window_label, subject, amount_micros, spend_count
@@ -679,36 +673,17 @@ begin
   end if;
 
   if m_ords is not null then
-    insert into holdfast.counters (workspace_id, cap_id, window_label, subject)
-      select distinct p_workspace, m.cap_id, m.label, m.subject
-      from unnest(m_caps, m_labels, m_subjects) as m (cap_id, label, subject)
-      order by m.cap_id, m.label, m.subject
-      on conflict (workspace_id, cap_id, window_label, subject) do nothing;
-
-    select array_agg(k.cap_id), array_agg(k.window_label), array_agg(k.subject), array_agg(k.cap_limit),
-      array_agg(k.max_per_spend_micros), array_agg(k.currency), array_agg(k.committed), array_agg(k.held)
+    perform holdfast.make_counters(p_workspace, m_caps, m_labels, m_subjects);
+    select array_agg(n.cap_id), array_agg(n.window_label), array_agg(n.subject),
+      array_agg(coalesce(c.limit_micros, c.limit_count)), array_agg(c.max_per_spend_micros), array_agg(c.currency),
+      array_agg(case when c.currency is null then n.committed_count else n.committed_micros end),
+      array_agg(case when c.currency is null then n.held_count else n.held_micros end)
     into v_caps, v_labels, v_subjects, v_limits, v_max, v_currencies, v_committed, v_held
-    from (
-      select n.cap_id, n.window_label, n.subject, c.max_per_spend_micros, c.currency,
-        coalesce(c.limit_micros, c.limit_count) as cap_limit,
-        case when c.currency is null then n.committed_count else n.committed_micros end as committed,
-        case when c.currency is null then n.held_count else n.held_micros end as held
-      from (
-        select distinct m.cap_id, m.label, m.subject
-        from unnest(m_caps, m_labels, m_subjects) as m (cap_id, label, subject)
-        order by m.cap_id, m.label, m.subject
-      ) m
-      cross join lateral (
-        select n.* from holdfast.counters n
-        where n.workspace_id = p_workspace and n.cap_id = m.cap_id and n.window_label = m.label
-          and n.subject = m.subject
-        for update
-      ) n
-      cross join lateral (
-        select c.* from holdfast.caps c where c.workspace_id = p_workspace and c.cap_id = m.cap_id
-        offset 0
-      ) c
-    ) k;
+    from holdfast.lock_counters(p_workspace, m_caps, m_labels, m_subjects) n
+    cross join lateral (
+      select c.* from holdfast.caps c where c.workspace_id = p_workspace and c.cap_id = n.cap_id
+      offset 0
+    ) c;
 
     -- What a counter holds after a request is compared, and not the sum alone, since it is also what the audit tells.
     select array_agg(d.ord order by d.ord, d.cap_id), array_agg(d.i order by d.ord, d.cap_id),
@@ -733,15 +708,13 @@ begin
       return;
     end if;
 
-    -- Every one conflicts: an insert finds its row by the key, where the plan of an update might read them all.
-    insert into holdfast.counters as n (workspace_id, cap_id, window_label, subject, held_micros, held_count)
-      select p_workspace, k.cap_id, k.label, k.subject, case when k.currency is null then 0 else h.amount end,
-        case when k.currency is null then h.amount else 0 end
-      from (select h.i, sum(h.take) as amount from unnest(h_counter, h_take) as h (i, take) group by h.i) h
-      join unnest(v_caps, v_labels, v_subjects, v_currencies) with ordinality as k (cap_id, label, subject, currency, i)
-        on k.i = h.i
-      on conflict (workspace_id, cap_id, window_label, subject) do update set
-        held_micros = n.held_micros + excluded.held_micros, held_count = n.held_count + excluded.held_count;
+    perform holdfast.move_counters(
+      p_workspace, array_agg(k.cap_id), array_agg(k.label), array_agg(k.subject),
+      array_agg(case when k.currency is null then 0 else h.take end::numeric), array_agg(0::numeric),
+      array_agg(case when k.currency is null then h.take else 0 end), array_agg(0::bigint))
+    from unnest(h_counter, h_take) as h (i, take)
+    join unnest(v_caps, v_labels, v_subjects, v_currencies) with ordinality as k (cap_id, label, subject, currency, i)
+      on k.i = h.i;
 
     insert into holdfast.holds (
       workspace_id, spend_key, generation, cap_id, window_label, subject, amount_micros, spend_count
@@ -906,19 +879,17 @@ create function holdfast.void_authorization(
 ) returns void
 language plpgsql volatile
 as $$
+declare
+  v_caps text[]; v_labels text[]; v_subjects text[]; v_micros numeric[]; v_spends bigint[]; v_nothing bigint[];
 begin
-  perform from holdfast.counters n
-    where n.workspace_id = p_row.workspace_id and (n.cap_id, n.window_label, n.subject) in (
-      select h.cap_id, h.window_label, h.subject from holdfast.holds h
-      where h.workspace_id = p_row.workspace_id and h.spend_key = p_row.spend_key and h.generation = p_row.generation
-    )
-    order by n.cap_id, n.window_label, n.subject for update;
-  update holdfast.counters n set
-      held_micros = n.held_micros - h.amount_micros, held_count = n.held_count - h.spend_count
-    from holdfast.holds h
-    where h.workspace_id = p_row.workspace_id and h.spend_key = p_row.spend_key and h.generation = p_row.generation
-      and n.workspace_id = h.workspace_id and n.cap_id = h.cap_id and n.window_label = h.window_label
-      and n.subject = h.subject;
+  select array_agg(h.cap_id), array_agg(h.window_label), array_agg(h.subject), array_agg(-h.amount_micros),
+    array_agg(0), array_agg(-h.spend_count)
+  into v_caps, v_labels, v_subjects, v_micros, v_nothing, v_spends
+  from holdfast.holds h
+  where h.workspace_id = p_row.workspace_id and h.spend_key = p_row.spend_key and h.generation = p_row.generation;
+  perform holdfast.lock_counters(p_row.workspace_id, v_caps, v_labels, v_subjects);
+  perform holdfast.move_counters(
+    p_row.workspace_id, v_caps, v_labels, v_subjects, v_micros, v_nothing, v_spends, v_nothing);
   update holdfast.authorizations t set
       state = 'VOIDED', void_evidence = p_evidence, void_reason = p_reason, void_time = p_now, in_doubt_time = null,
       vendor_state = '', follow_until_time = null

@@ -127,7 +127,9 @@ begin
   on conflict (workspace_id, vendor, vendor_reference) do nothing;
   get diagnostics v_claims = row_count;
 
-  perform from (
+  perform holdfast.lock_counters(
+    p_workspace, array_agg(k.cap_id), array_agg(k.window_label), array_agg(k.subject))
+  from (
     select h.cap_id, h.window_label, h.subject
     from unnest(v_requests) as x
     cross join lateral (
@@ -150,14 +152,7 @@ begin
         and h.cap_id = any (v_restoring)
       offset 0
     ) h
-    order by cap_id, window_label, subject
-  ) k
-  cross join lateral (
-    select from holdfast.counters n
-    where n.workspace_id = p_workspace and n.cap_id = k.cap_id and n.window_label = k.window_label
-      and n.subject = k.subject
-    for update
-  ) n;
+  ) k;
   -- Not before: whoever held a counter may just have counted there what this batch settles.
   v_any_loose := exists (select from holdfast.contradiction_counts q where q.workspace_id = p_workspace);
 
@@ -425,10 +420,9 @@ begin
         on conflict (workspace_id, vendor, vendor_reference, cap_id, window_label, subject) do update set
           counted_micros = q.counted_micros + excluded.counted_micros,
           counted_spends = q.counted_spends + excluded.counted_spends;
-        update holdfast.counters n set
-            committed_micros = n.committed_micros + h.amount, committed_count = n.committed_count + h.spends
-          where n.workspace_id = p_workspace and n.cap_id = h.cap_id and n.window_label = h.window_label
-            and n.subject = h.subject;
+        perform holdfast.move_counters(
+          p_workspace, array[h.cap_id], array[h.window_label], array[h.subject], array[0], array[h.amount], array[0],
+          array[h.spends]);
         v_any_loose := true;
       end loop;
       if v_before is null or v_counted > v_before or v_places > v_places_before or r.currency <> v_currency_before then
@@ -452,33 +446,22 @@ begin
         and not (t.state = 'COMMITTED' and t.vendor_reference = c.vendor_reference);
   end if;
 
-  -- Every one conflicts: an insert finds its row by the key, where the plan of an update might read them all. What it
-  -- proposes is what to move.
-  insert into holdfast.counters as n (
-    workspace_id, cap_id, window_label, subject, held_micros, committed_micros, held_count, committed_count
-  )
-    select p_workspace, h.cap_id, h.window_label, h.subject, sum(h.amount_micros),
-      sum(case when h.spend_count = 0 then coalesce(s.amount, h.amount_micros) else 0 end),
-      sum(h.spend_count), sum(h.spend_count)
-    from unnest(s_key, s_generation, s_amount) as s (key, generation, amount)
-    cross join lateral (
-      select h.* from holdfast.holds h
-      where h.workspace_id = p_workspace and h.spend_key = s.key and h.generation = s.generation
-      offset 0
-    ) h
-    group by h.cap_id, h.window_label, h.subject
-    on conflict (workspace_id, cap_id, window_label, subject) do update set
-      held_micros = n.held_micros - excluded.held_micros, committed_micros = n.committed_micros + excluded.committed_micros,
-      held_count = n.held_count - excluded.held_count, committed_count = n.committed_count + excluded.committed_count;
-
-  -- After what the batch itself has committed, of which it may be a part. Again as an insert that conflicts.
-  insert into holdfast.counters as n (workspace_id, cap_id, window_label, subject, committed_micros, committed_count)
-    select p_workspace, g.cap_id, g.label, g.subject, sum(g.amount), sum(g.spends)
-    from unnest(g_cap, g_label, g_subject, g_amount, g_spends) as g (cap_id, label, subject, amount, spends)
-    group by g.cap_id, g.label, g.subject
-    on conflict (workspace_id, cap_id, window_label, subject) do update set
-      committed_micros = n.committed_micros - excluded.committed_micros,
-      committed_count = n.committed_count - excluded.committed_count;
+  perform holdfast.move_counters(
+    p_workspace, array_agg(h.cap_id), array_agg(h.window_label), array_agg(h.subject),
+    array_agg(-h.amount_micros::numeric),
+    array_agg(case when h.spend_count = 0 then coalesce(s.amount, h.amount_micros) else 0 end::numeric),
+    array_agg(-h.spend_count::bigint), array_agg(h.spend_count::bigint))
+  from unnest(s_key, s_generation, s_amount) as s (key, generation, amount)
+  cross join lateral (
+    select h.* from holdfast.holds h
+    where h.workspace_id = p_workspace and h.spend_key = s.key and h.generation = s.generation
+    offset 0
+  ) h;
+  -- After what the batch itself has committed, of which it may be a part.
+  perform holdfast.move_counters(
+    p_workspace, array_agg(g.cap_id), array_agg(g.label), array_agg(g.subject), array_agg(0::numeric),
+    array_agg(-g.amount::numeric), array_agg(0::bigint), array_agg(-g.spends::bigint))
+  from unnest(g_cap, g_label, g_subject, g_amount, g_spends) as g (cap_id, label, subject, amount, spends);
 
   return query
     select d.ord::integer, d_error[d.ord], d_over[d.ord], d_left[d.ord], case when d_row[d.ord] is null then q.t else d_row[d.ord] end
@@ -534,8 +517,8 @@ begin
     offset 0
   ) t;
 
-  -- Every one conflicts, as of the counters below: an update of them all may be joined with every spend of the workspace,
-  -- and one update each costs three times as much. What is proposed keeps the rules of the table.
+  -- Every one conflicts: an update of them all may be joined with every spend of the workspace, and one update each costs
+  -- three times as much. What is proposed keeps the rules of the table.
   with committed as (
     insert into holdfast.authorizations as n (
       workspace_id, spend_key, generation, customer_id, billing_period, purpose, idempotency_key, vault_key_id, vendor,
@@ -563,25 +546,20 @@ begin
   select array_agg(c.committed) into v_rows from committed c;
 
   -- A cap counts in its own currency: a charge in another one keeps counting at the held amount.
-  insert into holdfast.counters as n (
-    workspace_id, cap_id, window_label, subject, held_micros, committed_micros, held_count, committed_count
-  )
-    select p_workspace, h.cap_id, h.window_label, h.subject, sum(h.amount_micros),
-      sum(case
-        when h.spend_count > 0 then 0 when t.committed_currency = t.currency then t.committed_micros
-        else h.amount_micros
-      end),
-      sum(h.spend_count), sum(h.spend_count)
-    from unnest(v_rows) as t
-    cross join lateral (
-      select h.* from holdfast.holds h
-      where h.workspace_id = p_workspace and h.spend_key = t.spend_key and h.generation = t.generation
-      offset 0
-    ) h
-    group by h.cap_id, h.window_label, h.subject
-    on conflict (workspace_id, cap_id, window_label, subject) do update set
-      held_micros = n.held_micros - excluded.held_micros, committed_micros = n.committed_micros + excluded.committed_micros,
-      held_count = n.held_count - excluded.held_count, committed_count = n.committed_count + excluded.committed_count;
+  perform holdfast.move_counters(
+    p_workspace, array_agg(h.cap_id), array_agg(h.window_label), array_agg(h.subject),
+    array_agg(-h.amount_micros::numeric),
+    array_agg(case
+      when h.spend_count > 0 then 0 when t.committed_currency = t.currency then t.committed_micros
+      else h.amount_micros
+    end::numeric),
+    array_agg(-h.spend_count::bigint), array_agg(h.spend_count::bigint))
+  from unnest(v_rows) as t
+  cross join lateral (
+    select h.* from holdfast.holds h
+    where h.workspace_id = p_workspace and h.spend_key = t.spend_key and h.generation = t.generation
+    offset 0
+  ) h;
 
   v_n := holdfast.take_audit_numbers(cardinality(p_requests));
   insert into holdfast.audit_events (
@@ -935,15 +913,15 @@ begin
     for update skip locked
   ) t;
 
-  perform from holdfast.counters n
-    where n.workspace_id = p_workspace and (n.cap_id, n.window_label, n.subject) in (
-      select h.cap_id, h.window_label, h.subject
-      from unnest(v_rows) as t
-      join holdfast.holds h on h.workspace_id = p_workspace and h.spend_key = t.spend_key
-        and h.generation = t.generation
-      where t.settlement = 'TWO_STEP' and t.vendor_reference is null
-    )
-    order by n.cap_id, n.window_label, n.subject for update;
+  perform holdfast.lock_counters(
+    p_workspace, array_agg(h.cap_id), array_agg(h.window_label), array_agg(h.subject))
+  from unnest(v_rows) as t
+  cross join lateral (
+    select h.* from holdfast.holds h
+    where h.workspace_id = p_workspace and h.spend_key = t.spend_key and h.generation = t.generation
+    offset 0
+  ) h
+  where t.settlement = 'TWO_STEP' and t.vendor_reference is null;
 
   foreach a in array v_rows loop
     if a.settlement = 'TWO_STEP' and a.vendor_reference is null then

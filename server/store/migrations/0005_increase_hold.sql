@@ -74,12 +74,12 @@ begin
       v_rule := 'FENCING_TOKEN';
     end if;
     if v_rule is null then
-      perform from holdfast.counters n
-        where n.workspace_id = p_workspace and (n.cap_id, n.window_label, n.subject) in (
-          select h.cap_id, h.window_label, h.subject from holdfast.holds h
+      perform holdfast.lock_counters(p_workspace, h.caps, h.labels, h.subjects)
+        from (
+          select array_agg(h.cap_id) as caps, array_agg(h.window_label) as labels, array_agg(h.subject) as subjects
+          from holdfast.holds h
           where h.workspace_id = p_workspace and h.spend_key = a.spend_key and h.generation = a.generation
-        )
-        order by n.cap_id, n.window_label, n.subject for update;
+        ) h;
       for f in
         select h.cap_id, h.window_label, c.limit_micros, n.committed_micros, n.held_micros, c.currency,
           c.enforcement = 'SHADOW' as shadow,
@@ -112,13 +112,14 @@ begin
     end if;
 
     if v_rule is null then
-      update holdfast.counters n set held_micros = n.held_micros + p_amount_micros - h.amount_micros
+      perform holdfast.move_counters(
+          p_workspace, array_agg(h.cap_id), array_agg(h.window_label), array_agg(h.subject),
+          array_agg((p_amount_micros - h.amount_micros)::numeric), array_agg(0::numeric), array_agg(0::bigint),
+          array_agg(0::bigint))
         from holdfast.holds h
         join holdfast.caps c on c.workspace_id = h.workspace_id and c.cap_id = h.cap_id and c.archive_time is null
         where h.workspace_id = p_workspace and h.spend_key = a.spend_key and h.generation = a.generation
-          and h.spend_count = 0
-          and n.workspace_id = h.workspace_id and n.cap_id = h.cap_id and n.window_label = h.window_label
-          and n.subject = h.subject;
+          and h.spend_count = 0;
       update holdfast.holds h set amount_micros = p_amount_micros
         from holdfast.caps c
         where h.workspace_id = p_workspace and h.spend_key = a.spend_key and h.generation = a.generation

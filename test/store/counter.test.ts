@@ -1,0 +1,130 @@
+import type pg from "pg";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { authorizeBatch } from "../../server/store/authorize.ts";
+import { commitBatch } from "../../server/store/spend.ts";
+import { asks, commitCommand, type Granting, openGranting, usd } from "../support/granting.ts";
+import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
+
+let database: TestDatabase;
+let granting: Granting;
+
+beforeAll(async () => {
+  database = await createTestDatabase();
+});
+afterAll(() => database.close());
+beforeEach(async () => {
+  granting = await openGranting(database.pool);
+});
+
+/** One spend of each of ten customers, whose cap has a counter for each. */
+const batch = (name: string) => Array.from({ length: 10 }, (_, at) => asks({ customerId: `c${at}`, purpose: name }));
+
+async function holding(work: (holder: pg.PoolClient) => Promise<void>): Promise<void> {
+  const holder = await database.pool.connect();
+  try {
+    await holder.query("begin isolation level repeatable read read only");
+    await holder.query("select count(*) from holdfast.counters");
+    await work(holder);
+  } finally {
+    await holder.query("rollback");
+    holder.release();
+  }
+}
+
+/** How many blocks of the counters and of their indexes have been looked at by now. */
+async function looks(client: pg.PoolClient): Promise<number> {
+  // A session tells of it at its own pace, and else when it is asked to, once its transaction has ended.
+  await client.query("select pg_stat_force_next_flush()");
+  const { rows } = await client.query<{ looks: number }>(
+    `select (heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::float8 as looks
+     from pg_statio_user_tables where schemaname = 'holdfast' and relname = 'counters'`,
+  );
+  return rows[0]?.looks ?? Number.NaN;
+}
+
+describe("beside a snapshot that stays open", () => {
+  test("what a batch costs does not grow with the versions of its counters that cannot go", async () => {
+    await granting.cap("each", usd(1_000_000), { perCustomer: true });
+    const client = await database.pool.connect();
+    try {
+      await holding(async () => {
+        const costs: number[] = [];
+        for (let round = 0; round < 300; round += 1) {
+          const before = await looks(client);
+          const decisions = await authorizeBatch(client, granting.workspace, batch(`${round}`));
+          const settled = decisions.map(({ authorization }) => {
+            if (authorization === undefined) throw new Error("not granted");
+            return commitCommand(authorization);
+          });
+          await commitBatch(client, granting.workspace, settled);
+          costs.push((await looks(client)) - before);
+        }
+        const sum = (some: readonly number[]) => some.reduce((all, one) => all + one, 0);
+        // The first rounds make what the later ones find.
+        expect(sum(costs.slice(-50))).toBeLessThan(2 * sum(costs.slice(20, 70)));
+        expect(sum(costs.slice(-50))).toBeGreaterThan(1_000);
+      });
+    } finally {
+      client.release();
+    }
+    expect(await granting.counters()).toHaveLength(10);
+    await granting.expectCountersToAddUp();
+  }, 120_000);
+
+  test("who has waited for a counter sees what it holds now, and not what its snapshot knows", async () => {
+    await granting.cap("tight", usd(20));
+    await granting.authorize(asks({ purpose: "made" }));
+    await holding(async () => {
+      const first = await database.pool.connect();
+      try {
+        await first.query("begin");
+        await authorizeBatch(first, granting.workspace, [asks({ purpose: "fits" })]);
+        const second = granting.authorize(asks({ purpose: "waits" }));
+        await expect
+          .poll(async () => {
+            const { rowCount } = await database.pool.query(
+              "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'",
+            );
+            return rowCount;
+          })
+          .toBe(1);
+        await first.query("commit");
+        expect(await second).toMatchObject([{ disposition: "DENIED", rule: "CAP_HEADROOM" }]);
+      } finally {
+        first.release();
+      }
+    });
+    await granting.expectCountersToAddUp();
+  });
+});
+
+test("many that make the same counters at once make each once", async () => {
+  await granting.cap("each", usd(1_000_000), { perCustomer: true });
+  await Promise.all(Array.from({ length: 8 }, (_, at) => granting.authorize(...batch(`all ${at}`))));
+  expect(await granting.counters()).toHaveLength(10);
+  await granting.expectCountersToAddUp();
+});
+
+test("a counter that is lost is not made again at nothing: what has no figures denies, and nothing moves it", async () => {
+  await granting.cap("lost", usd(100));
+  const [granted] = await granting.authorize(asks());
+  if (granted?.authorization === undefined) throw new Error("not granted");
+  await database.pool.query("delete from holdfast.counters where workspace_id = $1", [granting.workspace]);
+  expect(await granting.authorize(asks({ purpose: "another" }))).toMatchObject([
+    { disposition: "DENIED", rule: "CAP_HEADROOM" },
+  ]);
+  await expect(
+    commitBatch(database.pool, granting.workspace, [commitCommand(granted.authorization)]),
+  ).rejects.toMatchObject({ code: "XX001", message: "1 counters were not there to be moved" });
+});
+
+test("counters can be replicated to another server, as before an upgrade", async () => {
+  await granting.cap("all", usd(100));
+  await database.pool.query("create publication everything for all tables");
+  try {
+    await granting.authorize(asks());
+    expect(await granting.authorize(asks({ purpose: "again" }))).toMatchObject([{ disposition: "GRANTED" }]);
+  } finally {
+    await database.pool.query("drop publication everything");
+  }
+});
