@@ -141,7 +141,6 @@ begin
     'holdfast.lease_denial(text, text, timestamptz)',
     'holdfast.matching_caps(text, holdfast.authorize_request[], timestamptz)',
     'holdfast.requests_to_judge(text, holdfast.authorize_request[])',
-    'holdfast.grant_all(text, timestamptz, holdfast.authorize_request[])',
     'holdfast.commit_all(text, timestamptz, holdfast.commit_request[])',
     'holdfast.fold_events(text, timestamptz, bytea[])',
     'holdfast.append_folding(jsonb, text, timestamptz, text, text, text, text, jsonb, holdfast.authorizations, text, text)',

@@ -715,8 +715,6 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.fold_of(p_identity jsonb) returns bytea
 
--- function holdfast.grant_all(p_workspace text, p_now timestamp with time zone, p_requests authorize_request[]) returns SETOF authorize_decision
-
 -- function holdfast.hold_end(p_row authorizations) returns timestamp with time zone
 
 -- function holdfast.idempotency_key(p_customer text, p_period text, p_purpose text, p_generation integer) returns text
