@@ -46,7 +46,9 @@ declare
   v_any_loose boolean;
   v_loose boolean;
   v_elsewhere boolean;
+  -- How many charges were claimed, but for those of what is committed in sets.
   v_claims integer;
+  v_plain holdfast.commit_request[];
   d_error text[] := '{}'; d_left interval[] := '{}'; d_over boolean[] := '{}'; d_key text[] := '{}'; d_generation integer[] := '{}';
   -- What to move on the counters: a hold leaves held, an amount enters committed.
   s_key text[] := '{}'; s_generation integer[] := '{}'; s_amount bigint[] := '{}';
@@ -156,24 +158,51 @@ begin
   -- Not before: whoever held a counter may just have counted there what this batch settles.
   v_any_loose := exists (select from holdfast.contradiction_counts q where q.workspace_id = p_workspace);
 
-  v_loose := v_any_loose and exists (
-    select from unnest(v_requests) as x
+  -- In sets, before the others, what no other request of the batch can make a difference to: an open authorization of its
+  -- vault key with a charge that it has claimed, neither named twice, nor bound or counted anywhere else.
+  if cardinality(v_references) = 0 then
+    select array_agg(q.x) into v_plain
+    from (
+      select x, x.ord, x.spend_key, x.generation, x.vendor_reference, x.actor_id,
+        count(*) over (partition by x.spend_key, x.generation) as of_spend,
+        count(*) over (partition by x.vendor_reference) as of_charge,
+        x.actor_kind = 'vault_key' and x.resolution is null as of_key
+      from unnest(v_requests) as x
+    ) q
     cross join lateral (
-      select t.vendor from holdfast.authorizations t
-      where t.workspace_id = p_workspace and t.spend_key = x.spend_key and t.generation = x.generation
+      select t.vendor, t.state, t.vault_key_id from holdfast.authorizations t
+      where t.workspace_id = p_workspace and t.spend_key = q.spend_key and t.generation = q.generation
       offset 0
     ) t
     cross join lateral (
-      select from holdfast.contradiction_counts q
-      where q.workspace_id = p_workspace and q.vendor = t.vendor and q.vendor_reference = x.vendor_reference
+      select c.spend_key, c.generation from holdfast.vendor_charges c
+      where c.workspace_id = p_workspace and c.vendor = t.vendor and c.vendor_reference = q.vendor_reference
       offset 0
-    ) q
-  );
-
-  if v_claims = cardinality(v_requests) and cardinality(v_references) = 0 and not v_loose then
-    return query select c.* from holdfast.commit_all(p_workspace, v_now, v_requests) c;
-    if found then
-      return;
+    ) c
+    left join lateral (
+      select true as found from holdfast.authorizations o
+      where o.workspace_id = p_workspace and o.vendor = t.vendor and o.vendor_reference = q.vendor_reference
+        and o.state in ('HELD', 'IN_DOUBT') and (o.spend_key, o.generation) <> (q.spend_key, q.generation)
+      limit 1
+    ) bound on true
+    left join lateral (
+      select true as found from holdfast.contradiction_counts l
+      where v_any_loose and l.workspace_id = p_workspace and l.vendor = t.vendor
+        and l.vendor_reference = q.vendor_reference
+      limit 1
+    ) loose on true
+    where q.of_spend = 1 and q.of_charge = 1 and q.of_key and q.actor_id = t.vault_key_id
+      and t.state in ('HELD', 'IN_DOUBT') and (c.spend_key, c.generation) = (q.spend_key, q.generation)
+      and bound.found is null and loose.found is null;
+    if v_plain is not null then
+      return query select c.* from holdfast.commit_all(p_workspace, v_now, v_plain) c;
+      v_claims := v_claims - cardinality(v_plain);
+      if cardinality(v_plain) = cardinality(v_requests) then
+        return;
+      end if;
+      select array_agg(x order by x.ord) into v_requests
+        from unnest(v_requests) as x
+        where x.ord <> all (array(select p.ord from unnest(v_plain) as p));
     end if;
   end if;
 
@@ -464,20 +493,20 @@ begin
   from unnest(g_cap, g_label, g_subject, g_amount, g_spends) as g (cap_id, label, subject, amount, spends);
 
   return query
-    select d.ord::integer, d_error[d.ord], d_over[d.ord], d_left[d.ord], case when d_row[d.ord] is null then q.t else d_row[d.ord] end
-    from unnest(d_key, d_generation) with ordinality as d (key, generation, ord)
+    select x.ord, d_error[x.ord], d_over[x.ord], d_left[x.ord],
+      case when d_row[x.ord] is null then q.t else d_row[x.ord] end
+    from unnest(v_requests) as x
     left join lateral (
       select t from holdfast.authorizations t
-      where t.workspace_id = p_workspace and t.spend_key = d.key and t.generation = d.generation
+      where t.workspace_id = p_workspace and t.spend_key = d_key[x.ord] and t.generation = d_generation[x.ord]
       offset 0
     ) q on true
-    order by d.ord;
+    order by x.ord;
 end
 $$;
 
--- Commits a whole batch in sets, as commit_batch would one by one, where that is certain to come to the same: every
--- request is of a vault key for an open authorization of its own, each named once, and has claimed its charge, which is
--- bound to no other. The caller has locked the counters. No rows, and nothing written, where it is not.
+-- Commits requests in sets, as commit_batch would one by one. The caller has made certain that it comes to the same, and
+-- has locked what it changes.
 create function holdfast.commit_all(
   p_workspace text, p_now timestamptz, p_requests holdfast.commit_request[]
 ) returns setof holdfast.commit_decision
@@ -485,31 +514,12 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-  v_states text[];
+  -- What each was before.
+  v_ords integer[]; v_states text[];
   v_rows holdfast.authorizations[];
   v_n integer;
 begin
-  if exists (select from unnest(p_requests) as x where x.actor_kind <> 'vault_key' or x.resolution is not null)
-    or (select count(distinct (x.spend_key, x.generation)) from unnest(p_requests) as x) < cardinality(p_requests)
-    or exists (
-      select from unnest(p_requests) as x
-      cross join lateral (
-        select t.vendor from holdfast.authorizations t
-        where t.workspace_id = p_workspace and t.spend_key = x.spend_key and t.generation = x.generation
-        offset 0
-      ) t
-      cross join lateral (
-        select from holdfast.authorizations o
-        where o.workspace_id = p_workspace and o.vendor = t.vendor and o.vendor_reference = x.vendor_reference
-          and o.state in ('HELD', 'IN_DOUBT') and (o.spend_key, o.generation) <> (x.spend_key, x.generation)
-        offset 0
-      ) o
-    )
-  then
-    return;
-  end if;
-
-  select array_agg(t.state order by x.ord) into v_states
+  select array_agg(x.ord), array_agg(t.state) into v_ords, v_states
   from unnest(p_requests) as x
   cross join lateral (
     select t.state from holdfast.authorizations t
@@ -567,7 +577,7 @@ begin
     purpose, attempt_id, currency, amount_micros, trace_id, detail, vault_key_id
   )
   select p_workspace, pg_current_xact_id(),
-    v_n + x.ord - 1,
+    v_n + (row_number() over (order by x.ord))::integer - 1,
     p_now, 'spend.committed', x.actor_kind, x.actor_id, t.spend_key, t.generation, t.customer_id, t.billing_period,
     t.purpose, t.attempt_id, t.currency, t.amount_micros, x.trace_id,
     jsonb_build_object(
@@ -576,7 +586,7 @@ begin
       'over_committed', x.currency = t.currency and x.amount_micros > t.held_micros),
     t.vault_key_id
   from unnest(p_requests) as x
-  join unnest(v_states) with ordinality as s (state, ord) on s.ord = x.ord
+  join unnest(v_ords, v_states) as s (ord, state) on s.ord = x.ord
   join unnest(v_rows) as t on t.spend_key = x.spend_key and t.generation = x.generation
   order by x.ord;
 
