@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
 import { AuthorizeSpendRequestSchema } from "@holdfast/api/holdfast/v1/spend_control_service_pb";
+import pg from "pg";
 import type * as config from "../../server/config.ts";
 import type * as figures from "../../server/figures.ts";
 import type * as queues from "../../server/queues.ts";
@@ -74,7 +75,16 @@ export async function openHoldfast({ connection, folder, root, isFirst }: Surrou
       const { disposition } = await now.queue.submit(load, newCommand(), signal, deadlineAt);
       return disposition === "GRANTED";
     },
-    counted: (load: Load) => countedIn(now.pool, load),
+    async counted(load: Load) {
+      // A connection of its own: millions of rows take longer to count than a statement of a server may.
+      const client = new pg.Client(connection);
+      await client.connect();
+      try {
+        return await countedIn(client, load);
+      } finally {
+        await client.end();
+      }
+    },
     async reopen() {
       await now.pool.end();
       now = open();

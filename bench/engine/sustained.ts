@@ -8,7 +8,7 @@ import type { Load } from "./contender.ts";
 import { driveAt, type Place, startPlace, verify } from "./rounds.ts";
 
 /** The control has its turn in every so many rounds only: what is asked about is the other one. */
-const full = { rounds: 60, warmUp: 10_000, calls: 40_000, every: 6, control: 15_000 };
+const full = { rounds: 50, warmUp: 10_000, calls: 40_000, every: 5, control: 15_000 };
 const quick: typeof full = { rounds: 4, warmUp: 40, calls: 80, every: 2, control: 80 };
 const callers = 256;
 /** Of a thousand caps each row has its own old versions, of the hot one they are all of one row. */
