@@ -7,6 +7,7 @@ import {
   spendKeyOf,
 } from "../domain/spend.ts";
 import { authorizationJson, epochMicros, milliseconds, readAuthorizationJson } from "./authorization.ts";
+import { batchJson } from "./batch-json.ts";
 import { type CapDrawJson, capFiguresColumns, type CapFiguresRow, readCapDraw, readCapFigures } from "./cap-figures.ts";
 import { type Database, run, statement } from "./database.ts";
 import { type EngagedRow, readEngaged } from "./kill-switch.ts";
@@ -46,13 +47,12 @@ export async function authorizeBatch(
   commands: readonly AuthorizeCommand[],
   rehearsed = false,
 ): Promise<AuthorizeDecision[]> {
-  const asked = commands.map(authorizeRequest);
-  const requests = JSON.stringify(rehearsed ? asked.map((one) => ({ ...one, rehearsed })) : asked);
+  const requests = batchJson(commands.map((command, index) => authorizeRequest(command, index, rehearsed)));
   const rows = await run<DecisionRow>(database, authorizeBatchStatement, [workspace, requests]);
   return rows.map((row, index) => readDecision(row, commands[index]));
 }
 
-function authorizeRequest(command: AuthorizeCommand, index: number): object {
+function authorizeRequest(command: AuthorizeCommand, index: number, rehearsed: boolean) {
   return {
     ord: index + 1,
     spend_key: spendKeyOf(command.spend),
@@ -68,19 +68,20 @@ function authorizeRequest(command: AuthorizeCommand, index: number): object {
     currency: command.amount.currency,
     amount_micros: command.amount.micros.toString(),
     settlement: command.settlement,
-    resend_safe_for: command.resendSafeForMs === undefined ? null : milliseconds(command.resendSafeForMs),
+    resend_safe_for: command.resendSafeForMs === undefined ? undefined : milliseconds(command.resendSafeForMs),
     attempt_id: command.attemptId,
     body_fingerprint: command.bodyFingerprint,
     credential_fingerprint: command.credentialFingerprint,
     same_body_required: command.sameBodyRequired,
     hold_for: milliseconds(command.holdForMs),
-    lease: command.fence?.lease ?? null,
-    lease_period: command.fence?.billingPeriod ?? null,
-    holder_id: command.fence?.holderId ?? null,
-    fencing_token: command.fence?.fencingToken.toString() ?? null,
+    lease: command.fence?.lease,
+    lease_period: command.fence?.billingPeriod,
+    holder_id: command.fence?.holderId,
+    fencing_token: command.fence?.fencingToken.toString(),
     trace_id: command.traceId,
     retry_after_generation: command.retryAfterGeneration,
     continue_reference: command.continueVendorReference,
+    rehearsed,
   };
 }
 

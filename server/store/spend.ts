@@ -7,6 +7,7 @@ import {
   readAuthorization,
   timeOf,
 } from "./authorization.ts";
+import { batchJson } from "./batch-json.ts";
 import { type Database, run, statement } from "./database.ts";
 
 const commitBatchStatement = statement(
@@ -100,7 +101,7 @@ export async function commitBatch(
   workspace: string,
   commands: readonly CommitCommand[],
 ): Promise<CommitResult[]> {
-  const requests = JSON.stringify(
+  const requests = batchJson(
     commands.map((command, index) => ({
       ord: index + 1,
       spend_key: command.authorization.spendKey,
@@ -112,7 +113,7 @@ export async function commitBatch(
       actor_kind: command.actor.kind,
       actor_id: command.actor.id,
       trace_id: command.traceId,
-      resolution: command.resolution ?? null,
+      resolution: command.resolution,
     })),
   );
   const rows = await run<CommitRow>(database, commitBatchStatement, [workspace, requests]);

@@ -54,16 +54,22 @@ interface Context {
 
 type Statement = (context: Context, values: Values, executed: (answer: Answer) => void) => Row[];
 
+/** The requests of a batch, whole. */
+function requestsOf(json: string): Row[] {
+  const { shared, each } = JSON.parse(json) as { readonly shared: Row; readonly each: readonly Row[] };
+  return each.map((one) => ({ ...shared, ...one }));
+}
+
 const statements: Readonly<Record<string, Statement>> = {
   authorize_batch: (context, [, requests], executed) =>
-    (JSON.parse(requests as string) as Row[]).map((request) => {
+    requestsOf(requests as string).map((request) => {
       const command = authorizeOf(request);
       const [answer = { error: "INTERNAL" }] = context.model.apply(command);
       executed(answer);
       return decisionRow(answer, latest(context.model.world, command));
     }),
   commit_batch: (context, [, requests], executed) =>
-    (JSON.parse(requests as string) as Row[]).map((request) => {
+    requestsOf(requests as string).map((request) => {
       const found = find(context, request["spend_key"], request["generation"]);
       const spend = identityOf(found);
       const [answer = { error: "INTERNAL" }] = context.model.apply({

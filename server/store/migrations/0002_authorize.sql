@@ -92,7 +92,8 @@ declare
   v_all jsonb;
 begin
   select array_agg(x order by x.ord) into v_requests
-    from jsonb_populate_recordset(null::holdfast.authorize_request, p_requests) as x;
+    from jsonb_populate_recordset(
+      jsonb_populate_record(null::holdfast.authorize_request, p_requests -> 'shared'), p_requests -> 'each') as x;
   perform holdfast.share_policy(p_workspace);
   perform from holdfast.vault_keys k
     where k.workspace_id = p_workspace

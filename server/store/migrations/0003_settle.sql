@@ -66,7 +66,8 @@ declare
   g_spends integer[] := '{}';
 begin
   select array_agg(x order by x.ord) into v_requests
-    from jsonb_populate_recordset(null::holdfast.commit_request, p_requests) as x;
+    from jsonb_populate_recordset(
+      jsonb_populate_record(null::holdfast.commit_request, p_requests -> 'shared'), p_requests -> 'each') as x;
 
   -- Rows are looked up one by one, by their key, here and below: a join could read all of a workspace where the planner
   -- takes it for a small one.
