@@ -139,7 +139,7 @@ begin
     'holdfast.actor_in_force(text, text, text)',
     'holdfast.engaged_kill_switch(text, text, text)',
     'holdfast.lease_denial(text, text, timestamptz)',
-    'holdfast.matching_caps(text, holdfast.authorize_request[], timestamptz)',
+    'holdfast.matching_caps(text, holdfast.authorize_request[], text[], timestamptz)',
     'holdfast.requests_to_judge(text, holdfast.authorize_request[])',
     'holdfast.commit_all(text, timestamptz, holdfast.commit_request[])',
     'holdfast.fold_events(text, timestamptz, bytea[])',

@@ -138,8 +138,7 @@ create table holdfast.authorizations (
   constraint authorizations_refunded_check CHECK (((refunded_micros >= (0)::numeric) AND ((refunded_micros = (0)::numeric) OR (state = 'COMMITTED'::text)))),
   constraint authorizations_settlement_check CHECK (((settlement = ANY (ARRAY['TWO_STEP'::text, 'RESEND_SAFE'::text, 'SEND_ONCE'::text])) AND ((settlement = 'RESEND_SAFE'::text) = (resend_safe_for IS NOT NULL)) AND ((resend_safe_for IS NULL) OR (resend_safe_for <= '23:00:00'::interval)))),
   constraint authorizations_spend_key_check CHECK (((length(spend_key) = 36) AND (octet_length(decode(spend_key, 'hex'::text)) = 18) AND (lower(spend_key) = spend_key))),
-  constraint authorizations_state_check CHECK (((state = ANY (ARRAY['HELD'::text, 'COMMITTED'::text, 'VOIDED'::text, 'IN_DOUBT'::text])) AND ((state = 'COMMITTED'::text) = (commit_time IS NOT NULL)) AND ((state = 'COMMITTED'::text) = (committed_micros IS NOT NULL)) AND ((state = 'COMMITTED'::text) = (committed_currency IS NOT NULL)) AND ((state = 'VOIDED'::text) = (void_time IS NOT NULL)) AND ((state = 'VOIDED'::text) = (void_evidence IS NOT NULL)) AND ((state <> 'COMMITTED'::text) OR (vendor_reference IS NOT NULL)) AND ((state = 'IN_DOUBT'::text) = (in_doubt_time IS NOT NULL)))),
-  constraint authorizations_workspace_fkey FOREIGN KEY (workspace_id) REFERENCES workspaces(workspace_id)
+  constraint authorizations_state_check CHECK (((state = ANY (ARRAY['HELD'::text, 'COMMITTED'::text, 'VOIDED'::text, 'IN_DOUBT'::text])) AND ((state = 'COMMITTED'::text) = (commit_time IS NOT NULL)) AND ((state = 'COMMITTED'::text) = (committed_micros IS NOT NULL)) AND ((state = 'COMMITTED'::text) = (committed_currency IS NOT NULL)) AND ((state = 'VOIDED'::text) = (void_time IS NOT NULL)) AND ((state = 'VOIDED'::text) = (void_evidence IS NOT NULL)) AND ((state <> 'COMMITTED'::text) OR (vendor_reference IS NOT NULL)) AND ((state = 'IN_DOUBT'::text) = (in_doubt_time IS NOT NULL))))
 );
 
 create table holdfast.billing_leases (
@@ -737,7 +736,7 @@ CREATE UNIQUE INDEX vendor_credentials_vendor_idx ON holdfast.vendor_credentials
 
 -- function holdfast.make_counters(p_workspace text, p_caps text[], p_labels text[], p_subjects text[]) returns void
 
--- function holdfast.matching_caps(p_workspace text, p_requests authorize_request[], p_now timestamp with time zone) returns TABLE(ord integer, cap_id text, label text, subject text, unpinned boolean)
+-- function holdfast.matching_caps(p_workspace text, p_requests authorize_request[], p_keys text[], p_now timestamp with time zone) returns TABLE(ord integer, cap_id text, label text, subject text, unpinned boolean)
 
 -- function holdfast.measure_audit(p_blocks integer) returns boolean
 

@@ -253,6 +253,8 @@ create index counters_key_idx on holdfast.counters (workspace_id, cap_id, window
 
 -- One row per generation of a spend, for ever: it is the guard against a second charge. spend_key is the
 -- stable key of generation 1, so the primary key is the spend's identity.
+-- No foreign key to its workspace, which is never deleted: who grants has locked that row, and to look at it again for each
+-- authorization cost a twentieth of a grant.
 create table holdfast.authorizations (
   workspace_id text not null,
   spend_key text not null,
@@ -311,7 +313,6 @@ create table holdfast.authorizations (
   absent_since_time timestamptz,
   -- A look that began before says nothing about absence: something else was found or told then.
   look_from_time timestamptz,
-  constraint authorizations_workspace_fkey foreign key (workspace_id) references holdfast.workspaces (workspace_id),
   -- Four hex digits of the billing period, then those of the stable key: what is billed now lies together in every index,
   -- apart from what has been billed in years, and no new row touches those leaves.
   -- Hex digits: a pattern would cost four times as much, with each of two keys, a fortieth of a grant.

@@ -36,6 +36,8 @@ as $$
 #variable_conflict use_column
 declare
   v_requests holdfast.authorize_request[];
+  v_keys text[];
+  v_leased boolean;
   v_now timestamptz;
   v_denied text[];
   -- The kill switch that denied, and what it stops.
@@ -91,21 +93,23 @@ declare
   v_figures jsonb;
   v_all jsonb;
 begin
-  select array_agg(x order by x.ord) into v_requests
-    from jsonb_populate_recordset(
-      jsonb_populate_record(null::holdfast.authorize_request, p_requests -> 'shared'), p_requests -> 'each') as x;
+  select array_agg(x order by x.ord), array_agg(distinct x.vault_key_id), bool_or(x.lease is not null)
+  into v_requests, v_keys, v_leased
+  from jsonb_populate_recordset(
+    jsonb_populate_record(null::holdfast.authorize_request, p_requests -> 'shared'), p_requests -> 'each') as x;
   perform holdfast.share_policy(p_workspace);
   perform from holdfast.vault_keys k
-    where k.workspace_id = p_workspace
-      and k.vault_key_id in (select x.vault_key_id from unnest(v_requests) as x)
+    where k.workspace_id = p_workspace and k.vault_key_id = any (v_keys)
     order by k.vault_key_id for share;
-  perform from holdfast.billing_leases l
-    where l.workspace_id = p_workspace
-      and (l.lease, l.billing_period) in (
-        select x.lease, x.lease_period from unnest(v_requests) as x
-        where x.lease is not null
-      )
-    order by l.lease, l.billing_period for key share;
+  if v_leased then
+    perform from holdfast.billing_leases l
+      where l.workspace_id = p_workspace
+        and (l.lease, l.billing_period) in (
+          select x.lease, x.lease_period from unnest(v_requests) as x
+          where x.lease is not null
+        )
+      order by l.lease, l.billing_period for key share;
+  end if;
 
   -- One reading for the whole batch, taken after the policy is locked: an expired key cannot slip through a wait.
   v_now := holdfast.clock();
@@ -188,7 +192,7 @@ begin
   select coalesce(array_agg(m.ord), '{}'), coalesce(array_agg(m.cap_id), '{}'), coalesce(array_agg(m.label), '{}'),
     coalesce(array_agg(m.subject), '{}'), coalesce(array_agg(m.unpinned), '{}')
   into m_ords, m_caps, m_labels, m_subjects, m_unpinned
-  from holdfast.matching_caps(p_workspace, v_requests, v_now) m
+  from holdfast.matching_caps(p_workspace, v_requests, v_keys, v_now) m
   where v_denied[m.ord] is null;
 
   -- Every counter that a request draws on must exist before it can be locked. Where its caller could invent the label,
@@ -714,15 +718,14 @@ $$;
 --
 -- The label of a window is found once per cap, not once per request: it is the dearest part.
 create function holdfast.matching_caps(
-  p_workspace text, p_requests holdfast.authorize_request[], p_now timestamptz
+  p_workspace text, p_requests holdfast.authorize_request[], p_keys text[], p_now timestamptz
 )
 returns table (ord integer, cap_id text, label text, subject text, unpinned boolean)
 language plpgsql stable
 as $$
 #variable_conflict use_column
 declare
-  -- The vault keys of the batch, and none.
-  v_keys text[] := (select array_append(array_agg(distinct x.vault_key_id), '') from unnest(p_requests) as x);
+  v_keys text[] := array_append(p_keys, '');
   m_ords integer[]; m_caps text[]; m_customers text[]; m_periods text[]; m_pins_none boolean[];
 begin
   -- In arrays, for they are joined the same way whatever the planner believes of the tables.
