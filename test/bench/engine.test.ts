@@ -40,6 +40,8 @@ const names = [
   "p99_64_vs_p50_1",
   "lone_vs_insert",
   "overload_goodput",
+  "snapshot_hot_vs_none",
+  "snapshot_many_vs_none",
 ];
 
 test("a quick run prints every ratio of the engine, leaves nothing behind, and the page says what each means", async () => {
@@ -55,6 +57,7 @@ test("a quick run prints every ratio of the engine, leaves nothing behind, and t
       "rpc",
       "servers",
       "overload",
+      "sustained",
       "--quick",
     ],
     { cwd: root, env: { ...process.env, TMPDIR: folder } },
