@@ -1,8 +1,11 @@
-import type pg from "pg";
+import { setTimeout as delay } from "node:timers/promises";
+import pg from "pg";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import type { Authorization } from "../../server/domain/spend.ts";
 import { authorizeBatch } from "../../server/store/authorize.ts";
 import { commitBatch } from "../../server/store/spend.ts";
 import { asks, commitCommand, type Granting, openGranting, usd } from "../support/granting.ts";
+import { type Chance, createChance } from "../simulate/random.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 
 let database: TestDatabase;
@@ -128,3 +131,75 @@ test("counters can be replicated to another server, as before an upgrade", async
     await database.pool.query("drop publication everything");
   }
 });
+
+test("grants, commits, voids and raises at once, some rolled back and some cut off, wait in one order and count each once", async () => {
+  const { pool } = database;
+  await granting.cap("all", usd(2_000));
+  await granting.cap("each", usd(300), { perCustomer: true, window: "DAY" });
+  await granting.cap("number", 350);
+  const chance = createChance(20_261_203);
+  const outcomes = new Map<string, number>();
+  const note = (what: string) => void outcomes.set(what, (outcomes.get(what) ?? 0) + 1);
+  const pids = new Map<number, number>();
+
+  const work = async (worker: number, own: Chance): Promise<void> => {
+    const open: Authorization[] = [];
+    for (let round = 0; round < 25; round += 1) {
+      const client = new pg.Client(database.connection);
+      // A session that is ended says so whenever it likes.
+      client.on("error", () => {});
+      const granted: Authorization[] = [];
+      try {
+        await client.connect();
+        const { rows } = await client.query<{ pid: number }>("select pg_backend_pid() as pid");
+        pids.set(worker, rows[0]?.pid ?? 0);
+        await client.query("begin");
+        const customers = Array.from({ length: own.between(1, 5) }, () => `c${own.between(0, 5)}`);
+        const asked = customers.map((customerId, at) => asks({ customerId, purpose: `${worker}-${round}-${at}` }));
+        for (const one of await authorizeBatch(client, granting.workspace, asked)) {
+          note(one.rule ?? one.disposition ?? "error");
+          if (one.authorization !== undefined) granted.push(one.authorization);
+        }
+        const [first, second, ...others] = open.splice(0, own.between(0, 4));
+        if (first !== undefined) await granting.refuse(first, client);
+        if (second !== undefined) await granting.raise(second, usd(11), { on: client });
+        const commits = others.map((one) => commitCommand(one));
+        if (commits.length > 0) {
+          await commitBatch(client, granting.workspace, [...commits, ...commits.slice(0, 1)]);
+        }
+        const end = own.happens(0.15) ? "rollback" : "commit";
+        await client.query(end);
+        note(end);
+        if (end === "commit") open.push(...granted);
+      } catch (error) {
+        note((error as { code?: string }).code ?? "cut");
+      } finally {
+        pids.delete(worker);
+        await client.end().catch(() => {});
+      }
+    }
+  };
+  let working = true;
+  const cutting = (async () => {
+    while (working) {
+      await delay(100);
+      const [pid] = pids.values();
+      if (pid !== undefined) await pool.query("select pg_terminate_backend($1)", [pid]);
+    }
+  })();
+  await Promise.all(Array.from({ length: 6 }, (_, worker) => work(worker, chance.fork())));
+  working = false;
+  await cutting;
+  // Not one deadlock, which would be 40P01; the cut ones say that they were cut, or nothing any more.
+  const seen = [...outcomes.keys()].filter((one) => one !== "cut").toSorted();
+  expect(seen).toEqual(["57P01", "CAP_HEADROOM", "GRANTED", "commit", "rollback"]);
+  await granting.expectCountersToAddUp();
+  const counters = await granting.counters();
+  const most: Record<string, bigint> = { all: usd(2_000).micros, each: usd(300).micros, number: 350n };
+  for (const { capId, committed, held } of counters) expect(committed + held).toBeLessThanOrEqual(most[capId] ?? 0n);
+  const { rows } = await pool.query(
+    `select from holdfast.counters where workspace_id = $1 group by cap_id, window_label, subject having count(*) > 1`,
+    [granting.workspace],
+  );
+  expect(rows).toEqual([]);
+}, 120_000);

@@ -104,7 +104,7 @@ export interface Granting {
   grant(asked?: Asked): Promise<Authorization>;
   commit(id: AuthorizationId, options?: Partial<CommitCommand>): Promise<store.CommitResult>;
   /** Voids it as its holding attempt would after a decline; `on` is another connection than the pool. */
-  refuse(id: AuthorizationId, on?: pg.Pool | pg.PoolClient): Promise<store.Settled>;
+  refuse(id: AuthorizationId, on?: Database): Promise<store.Settled>;
   /** Raises its hold as its holding attempt would; `on` is another connection than the pool. */
   raise(
     id: AuthorizationId,
