@@ -599,7 +599,8 @@ $$;
 -- Locks counters in the order of their keys, each named once or more, and gives them as they are then; nothing for one
 -- that does not exist.
 --
--- Here and below a counter is looked up backwards: its newest version stands last among those that cannot go yet.
+-- A counter is looked up backwards wherever a decision is made: of versions that cannot go yet the newest stands last, as
+-- long as new ones go to later pages. Where they do not, it is found as well, only later.
 create function holdfast.lock_counters(p_workspace text, p_caps text[], p_labels text[], p_subjects text[])
 returns setof holdfast.counters
 language plpgsql volatile

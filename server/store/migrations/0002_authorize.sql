@@ -462,9 +462,7 @@ begin
           -- An assignment: an array element as the target of INTO would replace the whole array.
           v_held[i] := (
             select case when v_currencies[i] is null then n.held_count else n.held_micros end + v_add[i]
-            from holdfast.counters n
-            where n.workspace_id = p_workspace and n.cap_id = v_caps[i] and n.window_label = v_labels[i]
-              and n.subject = v_subjects[i]
+            from holdfast.lock_counters(p_workspace, array[v_caps[i]], array[v_labels[i]], array[v_subjects[i]]) n
           );
         end loop;
         v_start := a.generation + 1;

@@ -17,6 +17,8 @@ create type holdfast.commit_decision as (
 -- A refund that is committed adjusts the authorization of the charge that it names, once, and gives headroom back to
 -- the caps that say so, in the windows of that charge: what is refunded, and never more than was committed there.
 --
+-- What is committed in sets comes first, in the audit too; the rest of the batch in the order in which it was asked.
+--
 -- A commit with a resolution is an operator's word about the vendor, and is refused while an attempt is in the middle of
 -- its call.
 --

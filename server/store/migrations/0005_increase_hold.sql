@@ -91,8 +91,9 @@ begin
           end as rule
         from holdfast.holds h
         join holdfast.caps c on c.workspace_id = h.workspace_id and c.cap_id = h.cap_id
-        left join holdfast.counters n on n.workspace_id = h.workspace_id and n.cap_id = h.cap_id
-          and n.window_label = h.window_label and n.subject = h.subject
+        -- As it was locked above, and a plan of its own.
+        left join lateral holdfast.lock_counters(
+          p_workspace, array[h.cap_id], array[h.window_label], array[h.subject]) n on true
         where h.workspace_id = p_workspace and h.spend_key = a.spend_key and h.generation = a.generation
           and h.spend_count = 0 and c.archive_time is null
         order by h.cap_id
