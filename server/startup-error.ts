@@ -21,6 +21,7 @@
  * | 85 | folderInUse | another server runs on the same data folder |
  * | 86 | auditAhead | the audit log is ahead of the transaction counter of a cluster that it was loaded into |
  * | 87 | credentialKey | the server's key does not open a stored vendor credential |
+ * | 88 | damagedCounters | the counters of caps were loaded in part or twice |
  */
 export const exitCodes = {
   ok: 0,
@@ -40,6 +41,7 @@ export const exitCodes = {
   folderInUse: 85,
   auditAhead: 86,
   credentialKey: 87,
+  damagedCounters: 88,
 } as const;
 
 export type StartupErrorCode = Exclude<keyof typeof exitCodes, "ok" | "bug">;

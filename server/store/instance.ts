@@ -162,7 +162,8 @@ interface RecoveryRow extends Omit<Recovery, "problem" | "inDoubt" | "oldestGran
  * Takes a restored, promoted or copied database into use, in one transaction: what `holdfast.recover` says. Idempotent.
  * `force` is for what the database cannot show by itself, such as a snapshot of its files that was put back.
  *
- * @throws StartupError: 80 on a replica, 69 unreachable, 81 not migrated, 86 where the audit log could not go on.
+ * @throws StartupError: 80 on a replica, 69 unreachable, 81 not migrated, 86 where the audit log could not go on,
+ *   88 where the counters of its caps were loaded in part or twice.
  */
 export async function recover(connection: pg.ClientConfig, options: { readonly force: boolean }): Promise<Recovery> {
   const pool = createPool({
@@ -192,6 +193,7 @@ export async function recover(connection: pg.ClientConfig, options: { readonly f
   } catch (error) {
     const state = sqlStateOf(error);
     if (state === "HF002") throw auditAhead(error);
+    if (state === "HF004") throw damagedCounters(error);
     if (state === "42P01" || state === "42883" || state === "3F000") {
       throw new StartupError(
         "unknownSchema",
@@ -210,6 +212,16 @@ function auditAhead(cause: unknown): StartupError {
     "auditAhead",
     "The audit log was written by a cluster with higher transaction numbers than this one has; restore the files of the " +
       "old cluster instead of a dump, or stop Postgres and raise them with pg_resetwal --epoch and --next-transaction-id.",
+    cause,
+  );
+}
+
+/** What is missing or there twice would let a cap be exceeded, and nothing tells which row is right. */
+function damagedCounters(cause: unknown): StartupError {
+  return new StartupError(
+    "damagedCounters",
+    `The figures of a cap are not there exactly once: ${(cause as Error).message}. A dump was loaded in part or twice, or ` +
+      "rows were changed by hand; restore the whole database again.",
     cause,
   );
 }

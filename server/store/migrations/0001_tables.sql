@@ -253,8 +253,8 @@ create index counters_key_idx on holdfast.counters (workspace_id, cap_id, window
 
 -- One row per generation of a spend, for ever: it is the guard against a second charge. spend_key is the
 -- stable key of generation 1, so the primary key is the spend's identity.
--- No foreign key to its workspace, which is never deleted: who grants has locked that row, and to look at it again for each
--- authorization cost a twentieth of a grant.
+-- No foreign key to its workspace, which is never deleted: who grants has locked that row, and does not look at it again
+-- for each authorization.
 create table holdfast.authorizations (
   workspace_id text not null,
   spend_key text not null,
@@ -315,7 +315,7 @@ create table holdfast.authorizations (
   look_from_time timestamptz,
   -- Four hex digits of the billing period, then those of the stable key: what is billed now lies together in every index,
   -- apart from what has been billed in years, and no new row touches those leaves.
-  -- Hex digits: a pattern would cost four times as much, with each of two keys, a fortieth of a grant.
+  -- Hex digits. A pattern says the same at five times the cost: for two keys, a fortieth of a grant.
   constraint authorizations_spend_key_check check (
     length(spend_key) = 36 and octet_length(decode(spend_key, 'hex')) = 18 and lower(spend_key) = spend_key
   ),

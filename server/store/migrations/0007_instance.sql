@@ -148,6 +148,7 @@ declare
   v_now timestamptz;
   v_floor bigint;
   w record;
+  v_counter record;
   l holdfast.billing_leases;
   a holdfast.authorizations;
   v_unbound boolean;
@@ -176,6 +177,22 @@ begin
       where e.workspace_id = w.workspace_id order by e.xid desc, e.n desc limit 1
     ) then
       raise exception 'the audit log is ahead of this cluster' using errcode = 'HF002';
+    end if;
+    -- No unique index sees to it where rows are loaded: of two the figures of one would be forgotten.
+    select k.cap_id, k.window_label, k.subject into v_counter
+      from (
+        select true as is_key, c.cap_id, c.window_label, c.subject from holdfast.counter_keys c
+        where c.workspace_id = w.workspace_id
+        union all
+        select false, n.cap_id, n.window_label, n.subject from holdfast.counters n
+        where n.workspace_id = w.workspace_id
+      ) k
+      group by k.cap_id, k.window_label, k.subject
+      having count(*) <> 2 or count(*) filter (where k.is_key) <> 1
+      order by k.cap_id, k.window_label, k.subject limit 1;
+    if found then
+      raise exception 'workspace %, cap %, window "%", customer "%"', w.workspace_id, v_counter.cap_id,
+        v_counter.window_label, v_counter.subject using errcode = 'HF004';
     end if;
 
     for l in
